@@ -9,6 +9,7 @@ from functools import partial
 
 from absl import flags
 
+from seq2seq.compilation.targets import target_of
 from seq2seq.decoding.command.flags import define_flags, job_of
 from seq2seq.decoding.command.interactive import Session, alignment_text
 from seq2seq.decoding.command.job import Job
@@ -34,7 +35,6 @@ from seq2seq.runtime.logs import no_log
 from seq2seq.runtime.precision import precision_hint
 from seq2seq.runtime.signals import StopFlag, Stopped, handle_signals
 from seq2seq.runtime.streams import note, write_stderr, write_stdout
-from seq2seq.runtime.targets import target_of
 
 CALL_SECONDS = 15.0  # duration of a compiled call in a job that saves its results
 

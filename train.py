@@ -12,6 +12,7 @@ from dataclasses import asdict
 import jax
 from absl import flags
 
+from seq2seq.compilation.targets import define_compile_for, target_of
 from seq2seq.data.batching.batches import DataPosition
 from seq2seq.data.tokens.corpus_cache import (
     CorpusCache,
@@ -21,7 +22,7 @@ from seq2seq.data.tokens.corpus_cache import (
 )
 from seq2seq.decoding.engine.calls import Control
 from seq2seq.decoding.translator import Translator
-from seq2seq.interop.models import load_params
+from seq2seq.pretrained.models import load_params
 from seq2seq.runtime import connection, processes
 from seq2seq.runtime.command import run_command
 from seq2seq.runtime.devices import keep_freed_memory, prepare_jax
@@ -30,7 +31,6 @@ from seq2seq.runtime.logs import format_duration
 from seq2seq.runtime.path_flags import define_local_dir, define_path
 from seq2seq.runtime.remote import is_remote
 from seq2seq.runtime.signals import StopFlag, Stopped, handle_signals
-from seq2seq.runtime.targets import define_compile_for, target_of
 from seq2seq.storage.config import Config
 from seq2seq.storage.config_help import explain_config_error, field_list
 from seq2seq.storage.read_only_run import ReadOnlyRun

@@ -77,8 +77,8 @@ def our_translator(f, **options):
 
     prepare_jax("off", 1, decoding_only=True)
     from seq2seq.decoding.translator import Translator
-    from seq2seq.interop.marian import load_marian, marian_config
-    from seq2seq.interop.marian_files import load_marian_tokenizers
+    from seq2seq.pretrained.marian import load_marian, marian_config
+    from seq2seq.pretrained.marian_files import load_marian_tokenizers
     from seq2seq.storage.config import DecodingConfig
 
     config, _ = marian_config(Path(f.model))

@@ -85,9 +85,14 @@ def ours(directory: Path, beam_size: int, length: int, dtype: str) -> Translate:
     prepare_jax(str(directory / CACHE), 1, decoding_only=True)
     from seq2seq.decoding.engine.engine import Engine
     from seq2seq.decoding.results import Source
-    from seq2seq.interop.models import PRETRAINED
-    from seq2seq.interop.pretrained import load_pretrained, model_of, model_type, read_fields
-    from seq2seq.interop.weight_files import WeightFiles
+    from seq2seq.pretrained.models import PRETRAINED
+    from seq2seq.pretrained.transformers_family import (
+        load_pretrained,
+        model_of,
+        model_type,
+        read_fields,
+    )
+    from seq2seq.pretrained.weight_files import WeightFiles
     from seq2seq.storage.config import DecodingConfig
 
     row = next(row for row in PRETRAINED if row.model_type == model_type(directory))

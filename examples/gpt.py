@@ -11,11 +11,11 @@ import optax
 from flax import linen as nn
 
 from seq2seq.model.attention import causal_mask
-from seq2seq.model.beam_search import beam_search
 from seq2seq.model.cache import ancestry_mask, empty_caches
 from seq2seq.model.config import ModelConfig
 from seq2seq.model.layers import Embedding
-from seq2seq.model.search_rules import make_rules
+from seq2seq.model.search.beam_search import beam_search
+from seq2seq.model.search.rules import make_rules
 from seq2seq.model.transformer import Stack, default_positions
 
 START, END, EQUALS, FIRST, DIGITS, BEAMS = 1, 2, 3, 4, 4, 2  # a digit is FIRST … FIRST + 9

@@ -10,7 +10,7 @@ from itertools import pairwise, product
 import jax.numpy as jnp
 import numpy as np
 
-from seq2seq.model.beam_search import beam_search
+from seq2seq.model.search.beam_search import beam_search
 
 WORDS = ["<s>", "</s>", "the", "a", "dog", "cat", "bird", "sees", "hears", "sleeps"]
 START, END, BEAMS, LIMIT, ALPHA, NBEST = 0, 1, 6, 4, 0.6, 3

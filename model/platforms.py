@@ -22,7 +22,7 @@ class Choices(NamedTuple):
     encoder_tokens: int  # the most source tokens that are encoded together
     window: int  # batches of lines that are sorted by length together; bounds memory of the host
     compilations: int  # programs that are compiled at once, while others run
-    two_stages: bool  # top-k of a vocabulary in two stages (model/candidates.py)
+    two_stages: bool  # top-k of a vocabulary in two stages (model/search/candidates.py)
     queue: int = 16  # batches in one call of a device
     call_per_core: bool = False  # each core of the host runs a call, not the devices together
     chunk: int = 4096  # the fewest lines that a process of a job takes in turn

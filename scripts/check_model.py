@@ -20,7 +20,7 @@ if __name__ == "__main__":  # a clone need not be installed
 
 from seq2seq.data.tokenizers.tokenizer import Tokenizer
 from seq2seq.decoding.stated_settings import stated_settings
-from seq2seq.interop.models import check_family, load_params, open_model
+from seq2seq.pretrained.models import check_family, load_params, open_model
 from seq2seq.runtime.command import run_command
 from seq2seq.runtime.devices import prepare_jax
 from seq2seq.runtime.errors import CHECKPOINT, CONFIGURATION, DATA, UserError

@@ -17,7 +17,7 @@ if __name__ == "__main__":  # a clone need not be installed
     sys.path.insert(0, str(Path(__file__).parent.parent))
 
 from seq2seq.decoding.stated_settings import directory_notes
-from seq2seq.interop.models import (
+from seq2seq.pretrained.models import (
     check_family,
     current_checkpoint,
     export_of,

@@ -43,15 +43,15 @@ from seq2seq.decoding.engine.engine import Engine
 from seq2seq.decoding.engine.sizes import sizes_of
 from seq2seq.decoding.search_options import EXPORT, check_effect
 from seq2seq.decoding.translator import Translator
-from seq2seq.interop.models import (
+from seq2seq.model.inference import inference_variables
+from seq2seq.model.platforms import choices_of
+from seq2seq.pretrained.models import (
     current_checkpoint,
     find_params,
     load_params,
     open_model,
     read_current,
 )
-from seq2seq.model.inference import inference_variables
-from seq2seq.model.platforms import choices_of
 from seq2seq.runtime.command import run_command
 from seq2seq.runtime.devices import prepare_jax
 from seq2seq.runtime.errors import CONFIGURATION, UserError

@@ -84,7 +84,8 @@ if find_spec("beartype"):
     checked = [f"seq2seq.data.{name}" for name in arrays]
     checked += ["seq2seq.training.step", "seq2seq.training.loss"]
     without_shapes = {"checks", "config", "kinds", "options", "parameters", "platforms"}
-    names = {path.stem for path in (ROOT / "model").glob("*.py")} - without_shapes
+    paths = (path.relative_to(ROOT / "model") for path in (ROOT / "model").rglob("*.py"))
+    names = {".".join(path.with_suffix("").parts) for path in paths} - without_shapes
     checked += [f"seq2seq.model.{name}" for name in names]
     install_import_hook(checked, "tests.support.annotations.checked")
 

@@ -18,8 +18,8 @@ from seq2seq.decoding.engine.programs import compiled
 from seq2seq.decoding.engine.teacher_forcing import scoring_program
 from seq2seq.model.config import ModelConfig
 from seq2seq.model.kinds import make_model
-from seq2seq.model.search_rules import RuleOptions
-from seq2seq.model.translate import Request
+from seq2seq.model.search.rules import RuleOptions
+from seq2seq.model.search.translate import Request
 from seq2seq.storage.config import DecodingConfig, TrainingConfig
 from seq2seq.training.optimizer import make_optimizer
 from seq2seq.training.parallel import pmap_train_step

@@ -39,7 +39,7 @@ from tests.support.documents import (
 from tests.support.in_process import call_in_process, call_main
 
 FOLDERS = (
-    "seq2seq|runtime|model|data|storage|interop|training|decoding|configs|scripts|examples|"
+    "seq2seq|runtime|compilation|model|data|storage|pretrained|training|decoding|configs|scripts|examples|"
     "benchmarks|docs|tests"
 )
 PATH = re.compile(rf"(?<![\w./$-])(?:{FOLDERS})/[\w.\-/]*")

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from examples import minimal_transformer as minimal
-from seq2seq.model.beam_search import beam_search
 from seq2seq.model.config import ModelConfig
+from seq2seq.model.search.beam_search import beam_search
 from seq2seq.model.transformer import Transformer
 from tests.support.models.random_parameters import random_params
 

@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parent.parent
-PACKAGES = ("runtime", "data", "storage", "interop", "training", "decoding")  # in seq2seq/
+# In seq2seq/.
+PACKAGES = ("runtime", "compilation", "data", "storage", "pretrained", "training", "decoding")
 LINKED = ("model", "configs", "scripts")  # in seq2seq/ too, as links to the top level
 COMMANDS = ("train", "decode")
 OURS = {"seq2seq", *PACKAGES, *LINKED, *COMMANDS, "benchmarks", "examples", "tests"}
@@ -22,14 +23,15 @@ TESTS = sorted((ROOT / "tests").rglob("*.py"))
 ALLOWED = {
     "runtime": set(),
     "model": set(),
+    "compilation": {"runtime"},
     "data": {"runtime", "model"},  # model/options.py, of which all config classes are made
     "storage": {"runtime", "model", "data"},
-    "interop": {"runtime", "model", "data", "storage"},
-    "training": {"runtime", "model", "data", "storage", "interop"},
-    "decoding": {"runtime", "model", "data", "storage", "interop"},
+    "pretrained": {"runtime", "model", "data", "storage"},
+    "training": {"runtime", "compilation", "model", "data", "storage", "pretrained"},
+    "decoding": {"runtime", "compilation", "model", "data", "storage", "pretrained"},
     "configs": {"model", "data", "storage"},
-    "train": {"runtime", "model", "data", "storage", "interop", "training", "decoding"},
-    "decode": {"runtime", "model", "data", "storage", "interop", "decoding"},
+    "train": {*PACKAGES, "model"},
+    "decode": {*PACKAGES, "model"} - {"training"},
     "seq2seq": {"decoding"},  # seq2seq/__init__.py, which has the Translator
     "scripts": OURS - {"tests"},
     "benchmarks": OURS - {"tests"},
@@ -39,6 +41,7 @@ ALLOWED = {
 # The folders and modules of a package from left to right; "" are the other modules. A module
 # imports those of its own place and of the places to its left.
 ORDERED_FOLDERS = {
+    "model": ("", "search"),
     "data": ("", "korean", "corpora", "tokenizers", "tokens", "batching"),
     "decoding": ("results", "engine", "", "command"),
 }
@@ -62,7 +65,8 @@ def imports(path):
             assert node.level or package(path) != "model" or top(node.module) != "seq2seq", path
             module = node.module
             if node.level:
-                module = ".".join(filter(None, ("seq2seq.model", node.module)))
+                parents = module_of(path).split(".")[: -node.level]
+                module = ".".join(filter(None, (*parents, node.module)))
             # from seq2seq.configs import base: a module or a name in one
             names |= {module} | {f"{module}.{alias.name}" for alias in node.names}
     return names

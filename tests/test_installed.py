@@ -96,7 +96,7 @@ def test_an_editable_installation_has_one_top_level_name(source, folder, tmp_pat
     python = new_environment(tmp_path / "env", "-e", source) / "python"
     script = (
         "from importlib.util import find_spec\n"
-        "names = 'runtime', 'storage', 'interop', 'training', 'decoding', 'scripts', 'examples'\n"
+        "names = 'runtime', 'storage', 'pretrained', 'training', 'decoding', 'examples'\n"
         "print([name for name in names if find_spec(name)])\n"
         "import seq2seq.model.attention, seq2seq.configs.base\n"
         "print(seq2seq.model.attention.__file__)"

@@ -7,8 +7,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from seq2seq.model.beam_search import REFILL_SHARE
 from seq2seq.model.config import ModelConfig
+from seq2seq.model.search.beam_search import REFILL_SHARE
 
 FLOAT32 = 4  # bytes
 ITEM_BYTES = {"float32": FLOAT32, "bfloat16": 2}
@@ -82,8 +82,8 @@ class SearchSteps(NamedTuple):
 
 def search_steps(lengths: np.ndarray, lanes: int) -> SearchSteps:
     """What a search with queue refill does for sentences of forced output lengths, in this order
-    (model/beam_search.py): before a step all free lanes are refilled, at most 1 / REFILL_SHARE of
-    the lanes at once."""
+    (model/search/beam_search.py): before a step all free lanes are refilled, at most
+    1 / REFILL_SHARE of the lanes at once."""
     left, most = np.zeros(lanes, int), -(-lanes // REFILL_SHARE)
     started = steps = refills = occupied = 0
     while started < len(lengths) or left.any():

@@ -18,9 +18,9 @@ from benchmarks.parts.sizes import Sizes
 from seq2seq.decoding.engine.engine import Engine
 from seq2seq.decoding.results import Source
 from seq2seq.model.config import ModelConfig
-from seq2seq.model.hypotheses import Hypotheses
+from seq2seq.model.search.hypotheses import Hypotheses
+from seq2seq.model.search.translate import Request, Search, translate
 from seq2seq.model.transformer import Transformer
-from seq2seq.model.translate import Request, Search, translate
 from seq2seq.storage.decoding_config import DecodingConfig
 from seq2seq.training.parameters import init_params
 

@@ -14,7 +14,7 @@ import numpy as np
 from benchmarks.parts.counts import step_bytes
 from benchmarks.parts.decoding import DTYPE, search_program
 from benchmarks.parts.sizes import Sizes
-from seq2seq.model.translate import Request
+from seq2seq.model.search.translate import Request
 from seq2seq.training.parameters import parameter_shapes
 
 NO_WORK = {"constant", "return", "iota", "reshape", "broadcast_in_dim"}

@@ -57,7 +57,7 @@ TRAINING = {
     "base": training_size(base.get_config, 64),
     "big": training_size(big.get_config, 32),
 }
-# The options of seq2seq/interop/marian.py for an OPUS-MT model.
+# The options of seq2seq/pretrained/marian.py for an OPUS-MT model.
 OPUS = ModelConfig(
     source_vocab_size=58_101, target_vocab_size=58_101, max_length=512, sinusoid_layout="halves",
     activation="silu", attention_bias=True, layer_norm_epsilon=1e-5, output_bias=True,

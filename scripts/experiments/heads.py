@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from seq2seq.model.attention import MultiHeadAttention, dot_product_attention, multi_head_attention
-from seq2seq.model.scoring import target_log_probs, teacher_forcing
+from seq2seq.model.search.scoring import target_log_probs, teacher_forcing
 from seq2seq.scripts.experiments.small_model import (
     Arguments,
     Call,

@@ -19,10 +19,10 @@ from seq2seq.data.special_tokens import OUR_IDS
 from seq2seq.data.tokens.pairs import Pairs, ragged
 from seq2seq.model.config import ModelConfig
 from seq2seq.model.encoder_decoder import EncoderDecoder
-from seq2seq.model.hypotheses import Hypotheses
-from seq2seq.model.scoring import AttentionWeights, teacher_forcing
+from seq2seq.model.search.hypotheses import Hypotheses
+from seq2seq.model.search.scoring import AttentionWeights, teacher_forcing
+from seq2seq.model.search.translate import Request, Search, translate
 from seq2seq.model.transformer import Transformer
-from seq2seq.model.translate import Request, Search, translate
 from seq2seq.storage.training_config import TrainingConfig
 from seq2seq.training.optimizer import make_optimizer
 from seq2seq.training.parallel import pmap_train_step, split_rows

@@ -27,9 +27,9 @@ import jax.numpy as jnp
 import numpy as np
 
 from seq2seq.data.batching.packing import Batch
-from seq2seq.model import scoring
+from seq2seq.model.search import scoring
+from seq2seq.model.search.translate import Request, Search, translate
 from seq2seq.model.transformer import Transformer
-from seq2seq.model.translate import Request, Search, translate
 from seq2seq.scripts.experiments.figures import curve, panels
 from seq2seq.scripts.experiments.outcome import Check, Result, Results, spread
 from seq2seq.scripts.experiments.small_model import Task, padded, small_config, train_model

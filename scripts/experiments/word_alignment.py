@@ -27,7 +27,7 @@ import numpy as np
 from seq2seq.data.korean.speaker import Speaker
 from seq2seq.data.korean.topics import random_sentence
 from seq2seq.model.encoder_decoder import EncoderDecoder
-from seq2seq.model.scoring import attended_tokens, score_targets
+from seq2seq.model.search.scoring import attended_tokens, score_targets
 from seq2seq.scripts.experiments.figures import bars, panels
 from seq2seq.scripts.experiments.grammar_alignment import aligned_words
 from seq2seq.scripts.experiments.korean_model import (

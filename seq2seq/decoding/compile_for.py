@@ -9,20 +9,20 @@ import numpy as np
 from jax.sharding import SingleDeviceSharding
 from jax.stages import Traced
 
-from seq2seq.decoding.engine.engine import Engine
-from seq2seq.decoding.engine.lanes import Lanes
-from seq2seq.decoding.engine.sizes import sizes_of
-from seq2seq.decoding.translator import Translator
-from seq2seq.model.inference import inference_variables
-from seq2seq.model.platforms import choices_of
-from seq2seq.runtime.compile_report import (
+from seq2seq.compilation.report import (
     Report,
     compiled_report,
     largest_that_fits,
     memory_line,
     shapes_of,
 )
-from seq2seq.runtime.targets import Target
+from seq2seq.compilation.targets import Target
+from seq2seq.decoding.engine.engine import Engine
+from seq2seq.decoding.engine.lanes import Lanes
+from seq2seq.decoding.engine.sizes import sizes_of
+from seq2seq.decoding.translator import Translator
+from seq2seq.model.inference import inference_variables
+from seq2seq.model.platforms import choices_of
 from seq2seq.storage.config import DecodingConfig
 
 

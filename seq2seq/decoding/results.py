@@ -1,7 +1,7 @@
 """A line and its results: Item (text), Source (token ids), and Translation with its Hypotheses.
 
-The engine computes Hypotheses on devices (model/hypotheses.py) and returns them as Hypothesis
-without a text, which the Translator adds.
+The engine computes Hypotheses on devices (model/search/hypotheses.py) and returns them as
+Hypothesis without a text, which the Translator adds.
 """
 
 from collections.abc import Sequence

@@ -42,9 +42,9 @@ from seq2seq.decoding.streaming import (
     windows,
 )
 from seq2seq.decoding.token_ids import check_affixes, encoded_sources, piece_ids
-from seq2seq.interop.models import read_current
 from seq2seq.model.config import ModelConfig
-from seq2seq.model.search_rules import Rules
+from seq2seq.model.search.rules import Rules
+from seq2seq.pretrained.models import read_current
 from seq2seq.runtime.devices import check_not_forked, prepare_jax_by_default
 from seq2seq.runtime.errors import CONFIGURATION, UserError
 from seq2seq.runtime.prefetch import Prefetched

@@ -10,17 +10,17 @@ import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from jax.stages import Traced
 
-from seq2seq.data.batching.packing import Batch
-from seq2seq.model.kinds import make_model
-from seq2seq.runtime.compile_report import (
+from seq2seq.compilation.report import (
     Report,
     compiled_report,
     largest_that_fits,
     report_lines,
     shapes_of,
 )
+from seq2seq.compilation.targets import Target
+from seq2seq.data.batching.packing import Batch
+from seq2seq.model.kinds import make_model
 from seq2seq.runtime.devices import AXIS
-from seq2seq.runtime.targets import Target
 from seq2seq.storage.config import Config, has_config, load_config
 from seq2seq.training.optimizer import make_optimizer
 from seq2seq.training.parallel import make_eval_step, sharded_step, split_rows

@@ -13,9 +13,9 @@ from typing import Any
 import jax
 from jax.stages import Wrapped
 
+from seq2seq.compilation.report import total_memory
 from seq2seq.data.batching.packing import Batch
 from seq2seq.model.config import num_parameters
-from seq2seq.runtime.compile_report import total_memory
 from seq2seq.runtime.errors import CONFIGURATION, UserError
 from seq2seq.runtime.memory import free_memory
 from seq2seq.storage.config import Config

@@ -10,7 +10,7 @@ import jax
 import optax
 
 from seq2seq.data.batching.batches import DataPosition
-from seq2seq.interop.models import load_params
+from seq2seq.pretrained.models import load_params
 from seq2seq.runtime import processes
 from seq2seq.runtime.errors import CHECKPOINT, DATA, UserError
 from seq2seq.storage.checkpoints import Checkpoints

@@ -17,7 +17,7 @@ from seq2seq.data.tokenizers.vocabulary_sample import sample_texts
 from seq2seq.data.tokenizers.vocabulary_training import train_tokenizers
 from seq2seq.data.tokens.affixes import affixes_of
 from seq2seq.data.tokens.corpus_cache import CorpusCache
-from seq2seq.interop.models import open_model
+from seq2seq.pretrained.models import open_model
 from seq2seq.runtime.errors import CONFIGURATION, DATA, UserError
 from seq2seq.runtime.logs import Log, throttled
 from seq2seq.runtime.paths import expand_path

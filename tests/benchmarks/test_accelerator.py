@@ -19,10 +19,10 @@ from benchmarks.parts.measuring import doublings, growing_batches
 from benchmarks.parts.operations import search_loop, type_bytes
 from benchmarks.parts.peers import missing_packages, torch_transformer
 from benchmarks.parts.results import Results
-from seq2seq.model.beam_search import Queue, beam_search
+from seq2seq.compilation.report import product_flops
 from seq2seq.model.cache import empty_memory
+from seq2seq.model.search.beam_search import Queue, beam_search
 from seq2seq.model.transformer import Transformer
-from seq2seq.runtime.compile_report import product_flops
 from seq2seq.runtime.errors import DATA, UserError
 from seq2seq.training.parameters import parameter_shapes
 from tests.support.models.small_transformer import SMALL

@@ -23,8 +23,8 @@ from seq2seq.data.tokenizers.vocabulary import load_tokenizers
 from seq2seq.data.tokenizers.vocabulary_training import train_tokenizers
 from seq2seq.decoding.results import Source
 from seq2seq.decoding.translator import Translator
-from seq2seq.interop.models import open_model
 from seq2seq.model import platforms
+from seq2seq.pretrained.models import open_model
 from seq2seq.runtime.devices import FUSIONS
 from seq2seq.runtime.errors import UserError
 from seq2seq.scripts import export as export_command

@@ -9,8 +9,8 @@ import pytest
 
 from seq2seq.data.tokenizers.sentencepiece_tokenizer import SentencePieceTokenizer
 from seq2seq.decoding.translator import Translator
-from seq2seq.model.hypotheses import Hypotheses
-from seq2seq.model.search_rules import forbid_sequences_mask
+from seq2seq.model.search.hypotheses import Hypotheses
+from seq2seq.model.search.rules import forbid_sequences_mask
 from seq2seq.runtime.errors import UserError
 from tests.support.documents import ROOT, fenced
 from tests.support.models.echo import echoing_translator

@@ -16,7 +16,7 @@ from seq2seq.decoding.engine.lanes import Lanes
 from seq2seq.decoding.results import Item, as_item
 from seq2seq.decoding.translator import Translator
 from seq2seq.model.config import CHOICES, ModelConfig
-from seq2seq.model.hypotheses import Hypotheses
+from seq2seq.model.search.hypotheses import Hypotheses
 from seq2seq.runtime.errors import CONFIGURATION, UserError
 from seq2seq.storage.config import DecodingConfig
 from tests.support.forked import fork

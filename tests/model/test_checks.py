@@ -15,7 +15,6 @@ from seq2seq.model.attention import (
     project_keys_values,
     segment_mask,
 )
-from seq2seq.model.beam_search import beam_search
 from seq2seq.model.cache import blockwise_attention, empty_caches, extend_cache
 from seq2seq.model.config import ModelConfig
 from seq2seq.model.gru import GruParams, gru
@@ -34,9 +33,10 @@ from seq2seq.model.rnn import (
     additive_attention,
     decoder_cell,
 )
-from seq2seq.model.sampling import SamplingOptions, sample
-from seq2seq.model.scoring import score_targets
-from seq2seq.model.search_rules import RuleOptions, make_rules
+from seq2seq.model.search.beam_search import beam_search
+from seq2seq.model.search.rules import RuleOptions, make_rules
+from seq2seq.model.search.sampling import SamplingOptions, sample
+from seq2seq.model.search.scoring import score_targets
 from seq2seq.model.transformer import Layer, Stack, Transformer
 from tests.model.test_attention import B, D, H, K, S, T, normal, random_params
 

@@ -28,12 +28,12 @@ sys.meta_path[:] = [BuiltinImporter, FrozenImporter, Installed]
 import jax, jax.numpy as jnp
 import lab
 
-for module in pkgutil.iter_modules(lab.__path__):
-    importlib.import_module(f"lab.{module.name}")
+for module in pkgutil.walk_packages(lab.__path__, "lab."):
+    importlib.import_module(module.name)
 
 from lab.config import ModelConfig
 from lab.transformer import Transformer
-from lab.translate import Request, Search, translate
+from lab.search.translate import Request, Search, translate
 
 transformer = Transformer(ModelConfig(source_vocab_size=11, target_vocab_size=11, d_model=8, d_ff=8,
                                       num_heads=2, num_layers=1, max_length=8))
@@ -48,7 +48,7 @@ print(shape, *(name in sys.modules for name in ("seq2seq", "model", "data")))
 ours = {"seq2seq", "examples"}
 sys.path[0] = sys.argv[1]
 import seq2seq.model.attention, seq2seq.model.layers, seq2seq.model.transformer
-import seq2seq.model.beam_search, seq2seq.model.translate
+import seq2seq.model.search.beam_search, seq2seq.model.search.translate
 from examples import attention
 print(attention.main() < 1e-5, sorted(set(sys.modules)))
 """

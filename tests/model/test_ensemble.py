@@ -10,12 +10,12 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from seq2seq.model.beam_search import beam_search
-from seq2seq.model.sampling import SamplingOptions, sample
-from seq2seq.model.scoring import mean_over_models
-from seq2seq.model.search_rules import penalize_repetition
-from seq2seq.model.translate import ensemble, mixture_logits
-from tests.model.test_search_rules import (
+from seq2seq.model.search.beam_search import beam_search
+from seq2seq.model.search.rules import penalize_repetition
+from seq2seq.model.search.sampling import SamplingOptions, sample
+from seq2seq.model.search.scoring import mean_over_models
+from seq2seq.model.search.translate import ensemble, mixture_logits
+from tests.model.search.test_search_rules import (
     END,
     LIMIT,
     START,

@@ -13,8 +13,8 @@ import pytest
 
 from seq2seq.model.config import ModelConfig
 from seq2seq.model.layers import LayerNorm
-from seq2seq.model.sampling import SamplingOptions, sample
-from seq2seq.model.scoring import score_targets
+from seq2seq.model.search.sampling import SamplingOptions, sample
+from seq2seq.model.search.scoring import score_targets
 from seq2seq.model.transformer import Transformer
 from tests.support.marks import slow_except
 from tests.support.models.small_transformer import SMALL, ids, variables_of

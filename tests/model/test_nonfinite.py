@@ -11,10 +11,10 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from seq2seq.model.beam_search import Queue, beam_search
-from seq2seq.model.sampling import SamplingOptions, sample
-from seq2seq.model.search_rules import RuleOptions, make_rules
-from seq2seq.model.translate import ensemble
+from seq2seq.model.search.beam_search import Queue, beam_search
+from seq2seq.model.search.rules import RuleOptions, make_rules
+from seq2seq.model.search.sampling import SamplingOptions, sample
+from seq2seq.model.search.translate import ensemble
 from tests.support.models.table_models import (
     END,
     LIMIT,

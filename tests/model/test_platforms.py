@@ -5,9 +5,10 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from seq2seq.model import candidates, platforms, translate
+from seq2seq.model import platforms
 from seq2seq.model.cache import StoredKeysValues
 from seq2seq.model.platforms import CPU, GPU, TPU, by_platform, choices_of
+from seq2seq.model.search import candidates, translate
 from seq2seq.model.transformer import Transformer
 from tests.support.models.small_transformer import SMALL
 

@@ -25,7 +25,7 @@ from seq2seq.model.rnn import (
     additive_attention,
     context_vectors,
 )
-from seq2seq.model.scoring import score_targets
+from seq2seq.model.search.scoring import score_targets
 from tests.support.marks import slow_except
 from tests.support.models.small_transformer import (
     BATCH,

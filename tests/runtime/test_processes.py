@@ -13,7 +13,7 @@ import jax
 import numpy as np
 import pytest
 
-from seq2seq.interop.models import load_params
+from seq2seq.pretrained.models import load_params
 from seq2seq.runtime.connection import check_process_flags
 from seq2seq.runtime.errors import CONFIGURATION, UserError
 from seq2seq.runtime.paths import working_copy

@@ -14,7 +14,7 @@ import pytest
 
 import seq2seq.decode
 import seq2seq.train
-from seq2seq.interop.models import load_params, open_model
+from seq2seq.pretrained.models import load_params, open_model
 from seq2seq.scripts import checkpoints
 from seq2seq.storage import run_files
 from seq2seq.storage.checkpoints import Checkpoints

@@ -13,7 +13,7 @@ import optax
 import pytest
 
 from seq2seq.decoding.engine.teacher_forcing import scoring_program
-from seq2seq.model.search_rules import RuleOptions
+from seq2seq.model.search.rules import RuleOptions
 from seq2seq.scripts.experiments import (
     heads,
     korean_model,

@@ -7,7 +7,7 @@ import jax
 import numpy as np
 import pytest
 
-from seq2seq.interop.models import load_params, open_model
+from seq2seq.pretrained.models import load_params, open_model
 from seq2seq.runtime import remote
 from seq2seq.runtime.errors import CHECKPOINT, UserError
 from seq2seq.runtime.paths import working_copy

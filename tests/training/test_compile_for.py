@@ -7,14 +7,14 @@ from types import SimpleNamespace
 import jax
 import pytest
 
+from seq2seq.compilation.report import Report
+from seq2seq.compilation.targets import TPUS, Target
 from seq2seq.data.config import DataConfig
 from seq2seq.decoding import compile_for as decoding
 from seq2seq.decoding.translator import Translator
 from seq2seq.model.config import ModelConfig
 from seq2seq.runtime import remote
-from seq2seq.runtime.compile_report import Report
 from seq2seq.runtime.errors import CHECKPOINT, UserError
-from seq2seq.runtime.targets import TPUS, Target
 from seq2seq.storage.config import Config, load_config
 from seq2seq.storage.migration import FORMAT_VERSION
 from seq2seq.training import compile_for as training

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from flax.traverse_util import flatten_dict
 
-from seq2seq.interop.models import load_params
+from seq2seq.pretrained.models import load_params
 from seq2seq.runtime.errors import CONFIGURATION, UserError
 from seq2seq.runtime.signals import Stopped
 from seq2seq.training import optimizer

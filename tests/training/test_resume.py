@@ -15,8 +15,8 @@ import pytest
 
 from seq2seq.data.corpora.part_reader import PartReader
 from seq2seq.data.tokens.corpus_cache import CorpusCache
-from seq2seq.interop.models import find_params, load_params
 from seq2seq.model.config import ModelConfig
+from seq2seq.pretrained.models import find_params, load_params
 from seq2seq.runtime.errors import CHECKPOINT, CONFIGURATION, DATA, DIVERGED, OUTPUT, UserError
 from seq2seq.runtime.signals import Stopped
 from seq2seq.scripts.pages.run_records import training_seconds

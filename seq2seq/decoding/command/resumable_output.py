@@ -25,7 +25,7 @@ from seq2seq.decoding.command.results_folder import MARK, results_folder
 from seq2seq.decoding.ensembles import Member
 from seq2seq.decoding.results import Item
 from seq2seq.decoding.translator import Translator
-from seq2seq.interop.models import find_params
+from seq2seq.pretrained.models import find_params
 from seq2seq.runtime import processes
 from seq2seq.runtime.devices import is_deterministic
 from seq2seq.runtime.errors import DATA, OUTPUT, UserError

@@ -15,7 +15,7 @@ from seq2seq.decoding.engine.buckets import pad
 from seq2seq.decoding.engine.engine import Engine
 from seq2seq.decoding.engine.teacher_forcing import EncodedPair
 from seq2seq.model.encoder_decoder import EncoderDecoder
-from seq2seq.model.scoring import teacher_forcing
+from seq2seq.model.search.scoring import teacher_forcing
 from seq2seq.runtime.devices import check_not_forked
 
 

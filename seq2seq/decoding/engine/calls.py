@@ -10,7 +10,7 @@ import numpy as np
 from seq2seq.decoding.engine.buckets import merge_devices
 from seq2seq.decoding.engine.programs import Program
 from seq2seq.decoding.results import Hypothesis, Source
-from seq2seq.model.hypotheses import Hypotheses
+from seq2seq.model.search.hypotheses import Hypotheses
 from seq2seq.runtime.errors import DIVERGED, UserError
 from seq2seq.runtime.logs import Log, no_log
 

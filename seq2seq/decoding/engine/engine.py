@@ -46,12 +46,12 @@ from seq2seq.decoding.engine.requests import (
 from seq2seq.decoding.engine.sizes import Sizes, sizes_of
 from seq2seq.decoding.results import Source
 from seq2seq.model.config import ModelConfig
-from seq2seq.model.hypotheses import Hypotheses
 from seq2seq.model.inference import inference_variables, original_params
 from seq2seq.model.kinds import make_model
 from seq2seq.model.platforms import choices_of
-from seq2seq.model.search_rules import Rules
-from seq2seq.model.translate import Request
+from seq2seq.model.search.hypotheses import Hypotheses
+from seq2seq.model.search.rules import Rules
+from seq2seq.model.search.translate import Request
 from seq2seq.runtime.devices import check_not_forked, replicated, usable_cores
 from seq2seq.runtime.memory import device_memory
 from seq2seq.storage.config import DecodingConfig

@@ -15,9 +15,9 @@ from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec as P
 
 from seq2seq.model.encoder_decoder import EncoderDecoder
-from seq2seq.model.hypotheses import Hypotheses
-from seq2seq.model.search_rules import RuleOptions, Rules
-from seq2seq.model.translate import Request, Search, translate
+from seq2seq.model.search.hypotheses import Hypotheses
+from seq2seq.model.search.rules import RuleOptions, Rules
+from seq2seq.model.search.translate import Request, Search, translate
 from seq2seq.runtime.devices import replicated
 from seq2seq.storage.config import DecodingConfig
 

@@ -13,7 +13,7 @@ import numpy as np
 from seq2seq.decoding.engine.buckets import pad
 from seq2seq.decoding.results import Source
 from seq2seq.model.config import ModelConfig
-from seq2seq.model.translate import Request
+from seq2seq.model.search.translate import Request
 from seq2seq.storage.config import DecodingConfig
 
 

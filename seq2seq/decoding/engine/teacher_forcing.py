@@ -28,9 +28,9 @@ from seq2seq.decoding.results import (
     stripped,
 )
 from seq2seq.model.encoder_decoder import EncoderDecoder
-from seq2seq.model.hypotheses import length_penalty
-from seq2seq.model.scoring import attended_tokens, score_targets
-from seq2seq.model.search_rules import RuleOptions, make_rules
+from seq2seq.model.search.hypotheses import length_penalty
+from seq2seq.model.search.rules import RuleOptions, make_rules
+from seq2seq.model.search.scoring import attended_tokens, score_targets
 from seq2seq.storage.config import DecodingConfig
 
 PROGRAMS = 8  # kept, one for each set of models and of rules that change scores

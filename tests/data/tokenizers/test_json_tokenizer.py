@@ -9,7 +9,7 @@ import pytest
 from seq2seq.data.tokenizers.json_tokenizer import MARK, JsonTokenizer
 from seq2seq.data.tokenizers.tokenizer import ids_without_piece
 from seq2seq.data.tokenizers.vocabulary import load_tokenizers, make_tokenizer, save_tokenizers
-from seq2seq.interop.tokenizer_files import (
+from seq2seq.pretrained.tokenizer_files import (
     load_byte_level_tokenizer,
     load_json_tokenizer,
     load_mbart_tokenizer,

@@ -15,7 +15,7 @@ from seq2seq.data.tokenizers.marian_tokenizer import (
 )
 from seq2seq.data.tokenizers.tokenizer import ids_without_piece
 from seq2seq.data.tokenizers.vocabulary import load_tokenizers, save_tokenizers
-from seq2seq.interop.marian_files import load_marian_tokenizers
+from seq2seq.pretrained.marian_files import load_marian_tokenizers
 from seq2seq.runtime.errors import CHECKPOINT, UserError
 from tests.support.models.tiny_marian import SENTENCES, sentencepiece, write_vocabularies
 

@@ -11,7 +11,7 @@ from seq2seq.decoding.command.formats import Item, formats_of
 from seq2seq.decoding.command.output_lines import OutputLines
 from seq2seq.decoding.command.progress import DecodingProgress
 from seq2seq.decoding.engine.teacher_forcing import TeacherForcing
-from seq2seq.model.hypotheses import Hypotheses
+from seq2seq.model.search.hypotheses import Hypotheses
 from tests.support.models.echo import echoing_translator
 from tests.support.models.random_translator import translator_of
 from tests.support.tiny import WORDS

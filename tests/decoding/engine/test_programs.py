@@ -18,8 +18,8 @@ from seq2seq.decoding.command.output_lines import OutputLines
 from seq2seq.decoding.command.progress import DecodingProgress
 from seq2seq.decoding.engine import programs
 from seq2seq.decoding.translator import Translator
-from seq2seq.interop import models
-from seq2seq.model.translate import Request, Search
+from seq2seq.model.search.translate import Request, Search
+from seq2seq.pretrained import models
 from seq2seq.runtime.errors import CHECKPOINT, DIVERGED, UserError
 from seq2seq.storage import run_files
 from seq2seq.storage.config import DecodingConfig

@@ -12,7 +12,7 @@ import pytest
 from seq2seq.decoding.engine.requests import padded_request
 from seq2seq.decoding.engine.teacher_forcing import TeacherForcing
 from seq2seq.decoding.results import Hypothesis, Source
-from seq2seq.model.scoring import score_targets
+from seq2seq.model.search.scoring import score_targets
 from tests.support.models.random_translator import LINES, scored, translator_of
 
 

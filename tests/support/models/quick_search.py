@@ -7,7 +7,7 @@ from unittest.mock import patch
 import jax.numpy as jnp
 
 from seq2seq.decoding.engine import engine, programs
-from seq2seq.model.hypotheses import Hypotheses
+from seq2seq.model.search.hypotheses import Hypotheses
 
 
 @contextmanager

@@ -10,8 +10,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from seq2seq.model.beam_search import beam_search
-from seq2seq.model.hypotheses import Hypotheses
+from seq2seq.model.search.beam_search import beam_search
+from seq2seq.model.search.hypotheses import Hypotheses
 from tests.support.oracles.slow_beam_search import listed, slow_beam_search
 
 B, V, LIMIT = 23, 11, 7

@@ -90,8 +90,8 @@ def write_marian(path: Path, **fields) -> None:
     import numpy as np
     from safetensors.numpy import save_file
 
-    from seq2seq.interop.marian import marian_config
-    from seq2seq.interop.marian_tensors import tensors
+    from seq2seq.pretrained.marian import marian_config
+    from seq2seq.pretrained.marian_tensors import tensors
 
     path.mkdir(parents=True, exist_ok=True)
     size, _ = write_vocabularies(path)

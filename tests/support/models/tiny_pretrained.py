@@ -35,7 +35,7 @@ def write_tokenizer(path: Path, family: str) -> int:
     processor.LoadFromSerializedProto(content)
     pieces = processor.get_piece_size()
     if family in ("m2m_100", "mbart", "mbart_50"):
-        from seq2seq.interop.language_codes import MBART_50
+        from seq2seq.pretrained.language_codes import MBART_50
 
         codes = [*(MBART_50 if family == "mbart_50" else CODES), "<mask>"]
         numbers = {**{p: i for i, p in enumerate(FAIRSEQ)},
@@ -129,8 +129,8 @@ def write_directory(path: Path, family: str, fields: dict) -> None:
     import numpy as np
     from safetensors.numpy import save_file
 
-    from seq2seq.interop.json_fields import JsonFields
-    from seq2seq.interop.models import PRETRAINED
+    from seq2seq.pretrained.json_fields import JsonFields
+    from seq2seq.pretrained.models import PRETRAINED
 
     row = next(row for row in PRETRAINED if row.model_type == family)
     (path / "config.json").write_text(json.dumps({"model_type": family} | fields))

@@ -1,0 +1,1 @@
+"""Beam search, sampling, rules and scoring; independent of the network but for `translate`."""

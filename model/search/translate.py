@@ -1,0 +1,339 @@
+"""Encode and search: the whole decoding as one function for one compiled graph.
+
+Axes: B sentences · S source · N beams · V vocabulary · T steps · P prefix · M models · Q queued
+sentences · R sentences that are loaded together.
+"""
+
+from collections.abc import Sequence
+from functools import partial
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Bool, Float, Int
+
+from ..checks import check_array, check_length, check_shape
+from ..encoder_decoder import DecoderState, EncoderDecoder
+from ..platforms import Choices, by_platform
+from .beam_search import Queue, Step, beam_search
+from .hypotheses import Hypotheses
+from .rules import NO_RULES, Prefix, RuleOptions, make_rules
+from .sampling import SamplingOptions, sample
+
+
+class Search(NamedTuple):
+    """The options of a search; the defaults are the paper's. Pass them by keyword.
+
+    `samples` > 0 draws that many hypotheses (model/search/sampling.py) instead of a beam search.
+    `weights` are those of an ensemble (`mixture_logits`). With `forced_end` the end token costs
+    nothing at the limit of a sentence. alpha, temperature, top_p, weights and
+    rules.repetition_penalty may be traced; the others are static.
+    """
+
+    # Of a beam search only.
+    beam_size: int = 4
+    nbest: int = 1
+    horizon: int = 0
+    stop: str = "exact"
+    # Of sampling only.
+    samples: int = 0
+    temperature: float | Array = 1.0
+    top_k: int = 0
+    top_p: float | Array = 1.0
+    # Of both.
+    alpha: float | Array = 0.6
+    power_penalty: bool = False
+    weights: Float[Array, " M"] | None = None
+    forced_end: bool = False
+    rules: RuleOptions = NO_RULES
+
+
+class Request(NamedTuple):
+    """One batch to translate. Lengths and limits count the end token.
+
+    Rows of length 0 are padding: they come last and have no hypotheses. A rule that is None is off
+    and costs nothing.
+    """
+
+    source: Int[Array, "B S"]  # with the end token
+    lengths: Int[Array, " B"]
+    limits: Int[Array, " B"]  # the most tokens of the target
+    min_lengths: Int[Array, " B"] | None = None  # the fewest tokens of the target
+    # Forced first tokens [B, P], their number ≤ P, and optionally how many of these cost nothing.
+    prefix: Prefix | None = None
+    keys: Array | None = None  # [B] PRNG keys of samples
+
+
+class Encoded(NamedTuple):
+    """The sentences of a queue that B lanes take next, encoded B at a time.
+
+    Few are kept, so that they take little memory: sentence q is row q modulo 2B (modulo B if the
+    queue has at most B).
+    """
+
+    outputs: tuple[Any, ...]  # `EncoderDecoder.encode_for_search` of each model
+    sentences: Int[Array, ""]  # number of those encoded until now
+
+
+class QueueState(NamedTuple):
+    """The state of a search in which lanes take the sentences of a queue."""
+
+    decoders: tuple[DecoderState, ...]  # of the models
+    encoded: Encoded
+
+
+def ensemble(steps: Sequence[Step], weights: Float[Array, " M"] | None = None) -> Step:
+    """The steps as one, with `mixture_logits`; its state is the tuple of their states."""
+
+    def step(
+        tokens: Array, states: tuple[Any, ...], t: Array, parents: Array, ancestry: Array
+    ) -> tuple[Array, tuple[Any, ...]]:
+        results = [
+            model_step(tokens, state, t, parents, ancestry)
+            for model_step, state in zip(steps, states, strict=True)
+        ]
+        logits, states = zip(*results, strict=True)  # M × [B, N, V]
+        return mixture_logits(logits, weights), states
+
+    return step
+
+
+def mixture_logits(
+    logits: Sequence[Float[Array, "B N V"]], weights: Float[Array, " M"] | None = None
+) -> Float[Array, "B N V"]:
+    """Logits of the mean of the models' probabilities, up to a constant.
+
+    `weights` are positive and sum to one; None: equal weights. The logits of a single model are
+    returned unchanged, so their consumers (rules, temperature, nucleus) must depend on the softmax
+    only.
+    """
+    if len(logits) == 1:
+        return logits[0]
+    log_probs = jnp.stack(  # [M, B, N, V]
+        [jax.nn.log_softmax(x.astype(jnp.float32), axis=-1) for x in logits]
+    )
+    factors = None if weights is None else weights[:, None, None, None]
+    return jax.nn.logsumexp(log_probs, axis=0, b=factors)
+
+
+def translate(
+    models: Sequence[tuple[EncoderDecoder, Any]],
+    request: Request,
+    search: Search,
+    max_length: int,
+    lanes: int,
+) -> Hypotheses:
+    """The `nbest` translations of each source, best first, or samples in the order drawn.
+
+    `models` are modules and their variables, with one vocabulary; several form an ensemble.
+    `max_length` is the static cap of the limits, at most the `longest` of each model's config.
+    `lanes` sentences are searched side by side; sampling draws for all sentences side by side.
+    """
+    check_request(models, request, search, max_length, lanes)
+    (sentences, source_length), config = request.source.shape, models[0][0].config
+    beams = search.samples or search.beam_size
+    lanes = sentences if search.samples else min(lanes, sentences)
+    steps = [partial(model.apply, variables, method="step") for model, variables in models]
+    decoder_step = ensemble(steps, search.weights)
+
+    def step(
+        tokens: Array, state: QueueState, t: Array, parents: Array, ancestry: Array
+    ) -> tuple[Array, QueueState]:
+        logits, decoders = decoder_step(tokens, state.decoders, t, parents, ancestry)
+        return logits, state._replace(decoders=decoders)
+
+    start = jnp.full(sentences, config.start_id)
+    limits = jnp.where(request.lengths > 0, request.limits, 0)
+    rules = make_rules(
+        config.end_id,
+        search.rules,
+        min_lengths=request.min_lengths,
+        prefix=request.prefix,
+        free_ends=jnp.minimum(limits, max_length) if search.forced_end else None,
+    )
+    state = empty_queue(models, sentences, lanes, source_length, max_length, beams)
+    padding = -sentences % lanes  # after the last sentence, because `lanes` are encoded together
+    source = jnp.pad(request.source, ((0, padding), (0, 0)))
+    lengths = jnp.pad(jnp.asarray(request.lengths, jnp.int32), (0, padding))
+    load = partial(load_sentences, models, source, lengths)
+    if search.samples:
+        assert request.keys is not None  # `check_request`
+        state = load(state, jnp.arange(lanes), jnp.arange(lanes))
+        options = SamplingOptions(
+            samples=search.samples, max_length=max_length, end_id=config.end_id,
+            temperature=search.temperature, top_k=search.top_k, top_p=search.top_p,
+            alpha=search.alpha, power_penalty=search.power_penalty,
+        )  # fmt: skip
+        return sample(step, state, start, limits, request.keys, options, rules)
+    return beam_search(
+        step, state, start, limits, beam_size=search.beam_size, max_length=max_length,
+        end_id=config.end_id, alpha=search.alpha, power_penalty=search.power_penalty,
+        nbest=search.nbest, rules=rules, horizon=search.horizon,
+        stop=search.stop, queue=Queue(lanes, load),
+    )  # fmt: skip
+
+
+def empty_queue(
+    models: Sequence[tuple[EncoderDecoder, Any]],
+    sentences: int,
+    lanes: int,
+    source_length: int,
+    max_length: int,
+    beams: int,
+) -> QueueState:
+    """The state before the first sentence is encoded."""
+    rows = lanes * min(2, -(-sentences // lanes))
+    decoders = tuple(
+        DecoderState(
+            model.empty_memory(lanes, source_length),
+            jnp.zeros(lanes, jnp.int32),
+            model.empty_caches(lanes, max_length, beams),
+        )
+        for model, _ in models
+    )
+    outputs = tuple(model.empty_encoded(rows, source_length) for model, _ in models)
+    return QueueState(decoders, Encoded(outputs, jnp.int32(0)))
+
+
+def load_sentences(
+    models: Sequence[tuple[EncoderDecoder, Any]],
+    source: Int[Array, "Q S"],
+    lengths: Int[Array, " Q"],
+    state: QueueState,
+    lanes: Int[Array, " R"],
+    sentences: Int[Array, " R"],
+) -> QueueState:
+    """Compute the memory of R ≤ B sentences and write it to lanes, where all steps read it.
+
+    The caches keep their values: stale entries are in no ancestry, so they stay masked, and an RNN
+    does not read its state at t = 0.
+    """
+
+    def needed(encoded: Encoded) -> Bool[Array, ""]:
+        return encoded.sentences < jnp.minimum(sentences[-1] + 1, len(source))
+
+    encode = partial(encode_next, models, source, lengths, len(state.decoders[0].lengths))
+    encoded = jax.lax.while_loop(needed, encode, state.encoded)
+
+    def write_to_lanes(old: Array, new: Array) -> Array:
+        return old.at[lanes].set(new, unique_indices=True)
+
+    def loaded(
+        model: EncoderDecoder, variables: Any, output: Any, decoder: DecoderState
+    ) -> DecoderState:
+        rows = jax.tree.map(lambda x: x[sentences % len(x)], output)  # begin with R
+        memory = model.apply(variables, rows, method="memory")
+        return DecoderState(
+            jax.tree.map(write_to_lanes, decoder.memory, memory),
+            write_to_lanes(decoder.lengths, lengths[sentences]),
+            decoder.caches,
+        )
+
+    decoders = tuple(
+        loaded(*model, output, decoder)
+        for model, output, decoder in zip(models, encoded.outputs, state.decoders, strict=True)
+    )
+    return QueueState(decoders, encoded)
+
+
+def encode_next(
+    models: Sequence[tuple[EncoderDecoder, Any]],
+    source: Int[Array, "Q S"],
+    lengths: Int[Array, " Q"],
+    lanes: int,
+    encoded: Encoded,
+) -> Encoded:
+    """Encode the next sentences of the queue, as many as there are lanes; these divide Q."""
+
+    def next_rows(x: Array) -> Array:  # [B, …]
+        return jax.lax.dynamic_slice_in_dim(x, encoded.sentences, lanes)
+
+    def write_rows(old: Array, new: Array) -> Array:
+        return jax.lax.dynamic_update_slice_in_dim(old, new, encoded.sentences % len(old), axis=0)
+
+    outputs = tuple(
+        jax.tree.map(write_rows, old, encode_sources(*model, next_rows(source), next_rows(lengths)))
+        for model, old in zip(models, encoded.outputs, strict=True)
+    )
+    return Encoded(outputs, encoded.sentences + lanes)
+
+
+def encode_sources(
+    model: EncoderDecoder, variables: Any, source: Int[Array, "B S"], lengths: Int[Array, " B"]
+) -> Any:
+    """`EncoderDecoder.encode_for_search`, for as many sentences at a time as the platform suits."""
+    lanes, length = source.shape
+
+    def batch(choices: Choices) -> int:
+        return max(1, min(lanes, choices.encoder_tokens // length))
+
+    return by_platform(batch, partial(encode_batches, model, variables, source, lengths))
+
+
+def encode_batches(
+    model: EncoderDecoder,
+    variables: Any,
+    source: Int[Array, "B S"],
+    lengths: Int[Array, " B"],
+    batch: int,
+) -> Any:
+    """`EncoderDecoder.encode_for_search`, for `batch` sentences at a time."""
+    sentences, length = source.shape
+
+    def encode(i: Array, encoded: Any) -> Any:
+        start = jnp.minimum(i * batch, sentences - batch)
+        cut = partial(jax.lax.dynamic_slice_in_dim, start_index=start, slice_size=batch)
+        segments = jnp.arange(length) < cut(lengths)[:, None]  # [batch, S]
+        new = model.apply(
+            variables, cut(source), segments.astype(jnp.int32), method="encode_for_search"
+        )
+        write = partial(jax.lax.dynamic_update_slice_in_dim, start_index=start, axis=0)
+        return jax.tree.map(write, encoded, new)
+
+    batches = -(-(lengths > 0).sum() // batch)
+    empty = model.empty_encoded(sentences, length)
+    return jax.lax.fori_loop(0, batches, encode, empty)
+
+
+def check_request(
+    models: Sequence[tuple[EncoderDecoder, Any]],
+    request: Request,
+    search: Search,
+    max_length: int,
+    lanes: int,
+) -> None:
+    """Raises TypeError or ValueError that names an argument of `translate`."""
+    if not models:
+        raise ValueError("models must hold at least one (module, variables); got none")
+    longest = min(model.config.longest for model, _ in models)
+    if not 1 <= max_length <= longest:
+        raise ValueError(
+            f"max_length must be from 1 to the models' max_length, {longest}; got {max_length}"
+        )
+    check_array("request.source", request.source, "integer", "B S")
+    check_length("request.source", request.source, longest)
+    if not request.source.size:
+        raise ValueError(f"request.source must not be empty; got shape {request.source.shape}")
+    if lanes < 1:
+        raise ValueError(f"lanes must be at least 1; got {lanes}")
+    sentences = len(request.source)
+    if request.prefix is not None:
+        tokens, *numbers = request.prefix
+        check_array("request.prefix[0]", tokens, "integer", "B P")
+        check_shape(
+            "request.prefix[0]", tokens, (sentences, tokens.shape[1]), "one row for each source"
+        )
+        for i, x in enumerate(numbers, 1):
+            check_array(f"request.prefix[{i}]", x, "integer", "B")
+            check_shape(f"request.prefix[{i}]", x, (sentences,), "one for each source")
+    for name in ("lengths", "limits", "min_lengths"):
+        if (x := getattr(request, name)) is not None:
+            check_array(f"request.{name}", x, "integer", "B")
+            check_shape(f"request.{name}", x, (sentences,), "one for each source")
+    if search.weights is not None and len(search.weights) != len(models):
+        raise ValueError(
+            f"search.weights must hold one weight for each of {len(models)} models; got "
+            f"{len(search.weights)}"
+        )
+    if search.samples and request.keys is None:
+        raise ValueError("request.keys must hold a PRNG key for each source; got None")

@@ -1,0 +1,166 @@
+"""A program compiled for a target: what it needs of a device, and what that bounds."""
+
+import time
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple
+
+import jax
+from jax.sharding import Sharding
+from jax.stages import Traced
+
+from seq2seq.compilation.hlo import Program
+from seq2seq.compilation.targets import Target
+
+EXHAUSTED = "RESOURCE_EXHAUSTED"
+
+
+class Report(NamedTuple):
+    """What a compiled program needs of each device."""
+
+    memory: int  # bytes: arguments, results and temporary arrays
+    temporary: int  # bytes
+    flops: float  # of products
+    accessed: int  # bytes read and written
+    step: int  # bytes of a step of a search; 0 if there is none
+    reduced: int  # bytes of all-reduce
+    seconds: float  # of compilation
+
+    def fits(self, target: Target) -> bool:
+        return self.memory <= target.hardware.memory
+
+    def bounds(self, target: Target) -> dict[str, float]:
+        """The least seconds for each resource."""
+        hardware, devices = target.hardware, len(target.devices)
+        sent = 2 * (devices - 1) / devices * self.reduced
+        return {
+            "products": self.flops / hardware.flops,
+            "memory bandwidth": self.accessed / hardware.bandwidth,
+            "all-reduce": sent / hardware.interconnect,
+        }
+
+    def binding(self, target: Target) -> tuple[str, float]:
+        """(the resource that takes longest, its seconds)."""
+        return max(self.bounds(target).items(), key=lambda bound: bound[1])
+
+
+def total_memory(memory: Any) -> int:
+    """The bytes that a program needs of each device, from XLA's `memory_analysis`."""
+    total = memory.argument_size_in_bytes + memory.output_size_in_bytes
+    # Outputs that overwrite inputs count twice.
+    return total + memory.temp_size_in_bytes - memory.alias_size_in_bytes
+
+
+def memory_line(report: Report | None, target: Target) -> str:
+    """Whether a program fits; None: the compiler refuses it as too large."""
+    limit = target.hardware.memory
+    if report is None:
+        return f"  memory: does not fit into {limit / 1e9:.1f} GB"
+    fits = "fits" if report.fits(target) else "does not fit"
+    return (
+        f"  memory: {report.memory / 1e9:.3g} of {limit / 1e9:.1f} GB, "
+        f"{report.temporary / 1e9:.3g} of it temporary: {fits}; compiled in {report.seconds:.0f} s"
+    )
+
+
+def report_lines(report: Report | None, target: Target) -> Iterator[str]:
+    """The lines on memory, work and bounds of a program; None: it does not fit."""
+    yield memory_line(report, target)
+    if report is None:
+        return
+    bounds = report.bounds(target)
+    binding, seconds = report.binding(target)
+    share = bounds["products"] / seconds
+    yield (
+        f"  work: {report.flops / 1e12:.3g} TFLOP, {report.accessed / 1e9:.3g} GB accessed "
+        f"({report.flops / report.accessed:.0f} FLOP/byte), {report.reduced / 1e6:.3g} MB reduced"
+    )
+    terms = ", ".join(f"{name} {1e3 * seconds:.3g} ms" for name, seconds in bounds.items())
+    yield f"  least time: {terms}: at most {100 * share:.0f} % of the peak, bound by {binding}"
+
+
+def shapes_of(tree: Any, sharding: Sharding) -> Any:
+    """The shapes of a tree of arrays, for `trace`, as they are placed by a sharding."""
+    return jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=sharding), tree)
+
+
+def compiled_report(traced: Traced) -> Report | None:
+    """The report of a function that was traced for arguments whose shardings name the devices; None
+    if it needs more memory than they have."""
+    lowered, started = traced.lower(), time.perf_counter()
+    try:
+        compiled = lowered.compile()
+    except Exception as error:
+        if EXHAUSTED in str(error):
+            return None
+        raise
+    seconds = time.perf_counter() - started
+    memory, optimised = compiled.memory_analysis(), Program(compiled.as_text())
+    return Report(
+        total_memory(memory),
+        memory.temp_size_in_bytes,
+        product_flops(traced.jaxpr),
+        optimised.accessed(),
+        optimised.step(),
+        optimised.all_reduced(),
+        seconds,
+    )
+
+
+def largest_that_fits(
+    report_of: Callable[[int], Report | None], size: int, report: Report | None, target: Target
+) -> int:
+    """The largest size whose program fits into the memory of the target, within a tenth; 0 if there
+    is none. `report` is that of `size`.
+
+    Memory is nearly linear in the size, so two known sizes predict the next one to try, which is at
+    most 8 times the largest that fits.
+    """
+    limit = target.hardware.memory
+    known: dict[int, int] = {}  # size → memory
+    fits, exceeds = 0, 0  # 0: no size that exceeds is known
+    while True:
+        if report is not None:
+            known[size] = report.memory
+        if report is not None and report.fits(target):
+            fits = max(fits, size)
+        else:
+            exceeds = min(exceeds or size, size)
+        if exceeds and exceeds - fits <= max(1, fits // 10):
+            return fits
+        size = (fits + exceeds) // 2 if exceeds else 2 * fits
+        if len(known) > 1:
+            (a, used_a), (b, used_b) = sorted(known.items())[-2:]
+            predicted = b + int((limit - used_b) / max(1, used_b - used_a) * (b - a))
+            predicted = min(max(predicted, fits + max(1, fits // 10)), 8 * max(1, fits))
+            size = predicted if not exceeds or predicted < exceeds else size
+        report = report_of(size)
+
+
+def product_flops(jaxpr: Any) -> float:
+    """2 for each multiplication of the matrix products of a jaxpr, on each device. A loop without
+    a constant number of iterations counts once, of the branches of a conditional the largest."""
+    total = 0.0
+    for equation in jaxpr.eqns:
+        if equation.primitive.name == "dot_general":
+            (axes, _), _ = equation.params["dimension_numbers"]
+            shape = equation.invars[0].aval.shape
+            contracted = 1
+            for axis in axes:
+                contracted *= shape[axis]
+            total += 2.0 * equation.outvars[0].aval.size * contracted
+            continue
+        inner = [product_flops(part) for part in jaxprs_in(equation.params)]
+        if equation.primitive.name == "cond":
+            total += max(inner, default=0.0)
+        else:
+            total += equation.params.get("length", 1) * sum(inner)
+    return total
+
+
+def jaxprs_in(parameters: dict[str, Any]) -> list[Any]:
+    """The jaxprs among the parameters of an equation."""
+    values: list[Any] = []
+    for value in parameters.values():
+        values += value if isinstance(value, tuple | list) else [value]
+    opened = [getattr(value, "jaxpr", value) for value in values]
+    return [value for value in opened if hasattr(value, "eqns")]

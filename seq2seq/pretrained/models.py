@@ -1,0 +1,174 @@
+"""Trained models by directory: a run, or a directory of another project's model family.
+
+FAMILIES registers the families; family.py defines their interface. Any other directory is a run.
+"""
+
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any, TypeVar
+
+from seq2seq.data.tokenizers.tokenizer import Tokenizer
+from seq2seq.model.config import ModelConfig
+from seq2seq.pretrained.bart import BART, M2M_100, MBART, PEGASUS
+from seq2seq.pretrained.family import Export, ModelFamily
+from seq2seq.pretrained.json_fields import read_json
+from seq2seq.pretrained.marian import load_marian, marian_config, open_marian
+from seq2seq.pretrained.marian_export import export_marian, marian_differences
+from seq2seq.pretrained.t5 import MT5, T5, UMT5
+from seq2seq.pretrained.transformers_export import differences, export_pretrained
+from seq2seq.pretrained.transformers_family import (
+    Pretrained,
+    load_pretrained,
+    model_type,
+    open_pretrained,
+)
+from seq2seq.pretrained.unsupported import ADAPTERS, OTHERS
+from seq2seq.pretrained.weight_files import weights_path
+from seq2seq.runtime.errors import CHECKPOINT, CONFIGURATION, UserError
+from seq2seq.storage.config import Config
+from seq2seq.storage.run_files import current_name, params_directory, read_run, restore_params
+
+Chosen = TypeVar("Chosen")
+Result = TypeVar("Result")
+
+
+def _of_type(name: str) -> Callable[[Path], bool]:
+    return lambda directory: model_type(directory) == name
+
+
+def _family_of_row(row: Pretrained) -> ModelFamily:
+    return ModelFamily(
+        name=row.name,
+        matches=_of_type(row.model_type),
+        params_path=weights_path,
+        open=partial(open_pretrained, row),
+        load_params=partial(load_pretrained, row),
+        model_type=row.model_type,
+        export=Export(partial(differences, row), partial(export_pretrained, row)),
+    )
+
+
+MARIAN = ModelFamily(
+    name="MarianMT",
+    matches=_of_type("marian"),
+    params_path=weights_path,
+    open=open_marian,
+    load_params=lambda directory: load_marian(directory, marian_config(directory)[0]),
+    model_type="marian",
+    export=Export(marian_differences, export_marian),
+)
+PRETRAINED = (M2M_100, MBART, BART, PEGASUS, T5, MT5, UMT5)
+# The first that recognises a directory reads it. A run is written as the first that can express it.
+FAMILIES: tuple[ModelFamily, ...] = (
+    ADAPTERS, MARIAN, *map(_family_of_row, PRETRAINED), OTHERS,
+)  # fmt: skip
+
+
+def find_params(directory: Path, checkpoint: str) -> Path:
+    """The directory or file of the parameters of `checkpoint`, see `params_directory`.
+
+    A directory of a model family has one checkpoint, which is both best and latest. Raises
+    UserError(CHECKPOINT).
+    """
+    family = _family(directory, checkpoint)
+    return family.params_path(directory) if family else params_directory(directory, checkpoint)
+
+
+def current_checkpoint(directory: Path, checkpoint: str) -> str:
+    """What `checkpoint` of a run means now (`current_name`); unchanged for another directory."""
+    is_run = (directory / "checkpoints").is_dir() and family_of(directory) is None
+    return current_name(directory, checkpoint) if is_run else checkpoint
+
+
+def read_current(choose: Callable[[], Chosen], read: Callable[[Chosen], Result]) -> Result:
+    """read(choose()), where `choose` finds out what best or latest means now. Both again if a
+    training that still runs has deleted that checkpoint meanwhile, because it has a newer one."""
+    chosen = choose()
+    while True:
+        try:
+            return read(chosen)
+        except UserError as error:
+            failed, chosen = chosen, choose()
+            if error.code != CHECKPOINT or chosen == failed:
+                raise
+
+
+def open_model(directory: Path, checkpoint: str) -> tuple[Config, tuple[Tokenizer, Tokenizer]]:
+    """The config and the tokenizers of a model that has the checkpoint; touches no device.
+
+    Raises UserError(CHECKPOINT).
+    """
+    family = _family(directory, checkpoint)
+    return family.open(directory) if family else read_run(directory, checkpoint)
+
+
+def load_params(directory: Path, checkpoint: str) -> Any:
+    """The parameters of `checkpoint` (see `find_params`) as NumPy arrays, in this process.
+
+    Raises UserError(CHECKPOINT).
+    """
+    family = _family(directory, checkpoint)
+    return family.load_params(directory) if family else restore_params(directory, checkpoint)
+
+
+def family_of(directory: Path) -> ModelFamily | None:
+    """The family of a directory, None for a run."""
+    return next((family for family in FAMILIES if family.matches(directory)), None)
+
+
+def check_family(directory: Path, advice: str = "") -> None:
+    """UserError(CHECKPOINT), with the `advice`, if this is no directory of a model family."""
+    if family_of(directory) is None:
+        if (directory / "config.json").exists():
+            read_json(directory / "config.json")  # UserError if it is damaged
+        raise UserError(
+            CHECKPOINT,
+            f"{directory} is not a directory of transformers: expected a config.json with a "
+            f"model_type{advice}",
+        )
+
+
+def export_of(model: ModelConfig, run: Path, kind: str = "") -> Export:
+    """The functions that write a model as a directory of `kind`, a model_type. Without it, of the
+    family that `run` is a directory of, or of the first that can express the model.
+
+    UserError that names what the family, or the nearest one, cannot express.
+    """
+    exports = {family.model_type: family for family in FAMILIES if family.export}
+    if not kind and (original := family_of(run)):
+        kind = original.model_type
+    if kind and kind not in exports:
+        raise UserError(
+            CONFIGURATION,
+            f"--model_type is unknown: expected one of {', '.join(exports)}, got {kind!r}",
+        )
+    candidates = [
+        (family, family.export, family.export.differences(model))
+        for family in ([exports[kind]] if kind else exports.values())
+        if family.export
+    ]
+    family, export, different = min(candidates, key=lambda candidate: len(candidate[2]))
+    if different:
+        expected, got = (
+            ", ".join(f"model.{name}={pair[i]}" for name, pair in different.items()) for i in (0, 1)
+        )
+        raise UserError(
+            CHECKPOINT,
+            f"{run} is not supported by {family.name}"
+            f"{'' if kind else ', the nearest family of transformers'}: expected {expected}, got "
+            f"{got}",
+        )
+    return export
+
+
+def _family(directory: Path, checkpoint: str) -> ModelFamily | None:
+    """The family of a directory, None for a run. UserError if the family lacks the checkpoint."""
+    family = family_of(directory)
+    if family and checkpoint not in ("best", "latest"):
+        raise UserError(
+            CHECKPOINT,
+            f"{directory}, a {family.name} model, has no checkpoint {checkpoint!r}: expected best "
+            "or latest",
+        )
+    return family

@@ -1,0 +1,152 @@
+"""The weights of a directory of transformers: one safetensors file, or shards with an index.
+
+A pickle is never opened. A tensor is read when it is asked for, so that memory holds one of them
+besides the parameters. Shards are never written.
+"""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import ml_dtypes  # noqa: F401 – safetensors needs it for bfloat16
+import numpy as np
+from safetensors import SafetensorError, safe_open
+from safetensors.numpy import save_file
+
+from seq2seq.pretrained.json_fields import read_json
+from seq2seq.runtime.errors import CHECKPOINT, UserError
+from seq2seq.runtime.files import sync_to_disk
+
+WEIGHTS, INDEX = "model.safetensors", "model.safetensors.index.json"
+DTYPES = ("F64", "F32", "F16", "BF16")  # of the weights, as safetensors names them
+# Files beside the weights of a checkpoint of transformers' Trainer.
+OF_TRAINING = "training_args", "optimizer", "scheduler", "rng_state", "scaler"
+CONVERT = (
+    "if you trust it, convert it with transformers: {}.from_pretrained(DIR).save_pretrained(DIR)"
+)
+OLD_CONVERT = (
+    "convert it with transformers 4: {}.from_pretrained(DIR, {}=True).save_pretrained(DIR)"
+)
+DOWNLOAD = "download the safetensors files of the model, or its PyTorch files and convert them"
+PICKLES = "pytorch_model*.bin", "*.bin", "*.pt", "*.pth", "*.npz"
+OTHERS = {  # other files of weights, and what to do; {} is a class of transformers
+    **dict.fromkeys(PICKLES, "is not safetensors and is never opened: " + CONVERT),
+    "flax_model*.msgpack": "has weights of Flax: " + OLD_CONVERT.format("{}", "from_flax"),
+    "tf_model*.h5": "has weights of TensorFlow: " + OLD_CONVERT.format("{}", "from_tf"),
+    **dict.fromkeys(("*.safetensors", "*.onnx", "onnx/*.onnx", "*.ot", "*.gguf", "*.tflite"),
+                    "is not the expected file: " + DOWNLOAD),
+}  # fmt: skip
+
+
+class WeightFiles:
+    """The names and shapes of the tensors of a directory, and the tensors one by one.
+
+    `model_class` of transformers is named in the advice for pickles. UserError(CHECKPOINT) with
+    the file if it cannot be read or has tensors that are not floating-point.
+    """
+
+    def __init__(self, directory: Path, model_class: str):
+        self.path = weights_path(directory)  # for error messages
+        self._model_class = model_class
+        files = [self.path]
+        stated: dict[str, Path] | None = None
+        if self.path.name == INDEX:
+            stated = shards(self.path)
+            files = sorted(set(stated.values()))
+        self._files: dict[str, Path] = {}
+        self.shapes: dict[str, tuple[int, ...]] = {}
+        for path in files:
+            with self._open(path) as file:
+                for name in file.keys():
+                    tensor = file.get_slice(name)
+                    check_dtype(path, name, tensor.get_dtype())
+                    if name in self._files:
+                        raise UserError(CHECKPOINT, f"{path}: {name} is in {self._files[name]} too")
+                    self._files[name] = path
+                    self.shapes[name] = tuple(tensor.get_shape())
+        if stated is not None and stated != self._files:
+            differing = min(n for n, _ in stated.items() ^ self._files.items())
+            raise UserError(
+                CHECKPOINT,
+                f"{self.path} does not fit the shards: expected {differing} in "
+                f"{getattr(stated.get(differing), 'name', 'no shard')}, got it in "
+                f"{getattr(self._files.get(differing), 'name', 'no shard')}; download all files of "
+                "one version",
+            )
+
+    def read(self, name: str) -> np.ndarray:
+        """A tensor in float32."""
+        # The file is opened again: what a mapped file has read counts as memory until it is closed.
+        with self._open(self._files[name]) as file:
+            array: np.ndarray = file.get_tensor(name)
+        return array if array.dtype == np.float32 else array.astype(np.float32)
+
+    @contextmanager
+    def _open(self, path: Path) -> Iterator[Any]:
+        try:
+            with safe_open(path, framework="np") as file:
+                yield file
+        except (SafetensorError, OSError, ValueError, TypeError, KeyError) as error:
+            raise UserError(
+                CHECKPOINT, f"{path} {unreadable(path, error, self._model_class)}"
+            ) from None
+
+
+def weights_path(directory: Path) -> Path:
+    """The index if there are shards only, otherwise the file of weights, which may be missing."""
+    single, index = directory / WEIGHTS, directory / INDEX
+    return index if index.exists() and not single.exists() else single
+
+
+def write_weights(directory: Path, arrays: dict[str, np.ndarray]) -> None:
+    """Writes the file of weights, of any size, without another copy of the arrays in memory."""
+    path = directory / WEIGHTS
+    save_file(arrays, path, {"format": "pt"})
+    sync_to_disk(path)
+
+
+def shards(index: Path) -> dict[str, Path]:
+    """The file of each tensor. UserError(CHECKPOINT) if the index is malformed."""
+    places = read_json(index).get("weight_map")
+    is_name: Callable[[Any], bool] = lambda file: (  # noqa: E731
+        isinstance(file, str) and file.endswith(".safetensors") and Path(file).name == file
+    )
+    if not isinstance(places, dict) or not places or not all(map(is_name, places.values())):
+        raise UserError(
+            CHECKPOINT,
+            f"{index} is malformed: expected weight_map, an object of tensors and names of "
+            "safetensors files in the same directory",
+        )
+    return {name: index.parent / file for name, file in places.items()}
+
+
+def check_dtype(path: Path, name: str, dtype: str) -> None:
+    """UserError(CHECKPOINT) for a tensor that is not floating-point."""
+    if dtype not in DTYPES:
+        raise UserError(
+            CHECKPOINT,
+            f"{path}: {name} has dtype {dtype}: expected one of {', '.join(DTYPES)}; "
+            "quantised models are not supported",
+        )
+
+
+def unreadable(path: Path, error: Exception, model_class: str) -> str:
+    """Why a file of weights cannot be read, and what to do."""
+    if not path.is_file():
+        others = [
+            f"; {file.relative_to(path.parent)} {reason.format(model_class)}"
+            for pattern, reason in OTHERS.items()
+            for file in sorted(path.parent.glob(pattern))
+            if not file.name.startswith(OF_TRAINING)
+        ]
+        return f"is missing{others[0] if others else ''}"
+    with open(path, "rb") as file:
+        start = file.read(64)
+    if start.startswith(b"version https://git-lfs"):
+        return "is a Git LFS pointer, not the file; fetch it with git lfs pull"
+    if start.lstrip().startswith(b"<"):
+        return "is an HTML page, not the file; download it again"
+    if start.startswith((b"PK", b"\x80")):
+        return f"is a pickle, not safetensors, and is never opened: {CONVERT.format(model_class)}"
+    return f"cannot be read: {error}"

@@ -1,0 +1,160 @@
+"""Bytes of an HLO text, operations of a jaxpr, and the report of a program."""
+
+import jax
+import jax.numpy as jnp
+import pytest
+
+from seq2seq.compilation.hlo import Program, shape_bytes
+from seq2seq.compilation.report import Report, largest_that_fits, product_flops, report_lines
+from seq2seq.compilation.targets import TPUS, Target, target_of
+from seq2seq.runtime.errors import CONFIGURATION, UserError
+
+# Loops of four and three iterations, one without a known number, a conditional of two branches.
+TEXT = """HloModule jit_f, entry_computation_layout={(f32[8]{0})->f32[8]{0}}
+
+%fused (p: f32[8]) -> f32[8] {
+  %p = f32[8]{0} parameter(0)
+  ROOT %m = f32[8]{0} multiply(%p, %p)
+}
+
+%body (s: (s32[], f32[8])) -> (s32[], f32[8]) {
+  %s = (s32[], f32[8]{0}) parameter(0)
+  %x = f32[8]{0} get-tuple-element(%s), index=1
+  %i = s32[] get-tuple-element(%s), index=0
+  %y = f32[8]{0} fusion(%x), kind=kLoop, calls=%fused
+  %j = s32[] add(%i, %i)
+  ROOT %t = (s32[], f32[8]{0}) tuple(%j, %y)
+}
+
+%search (s: (s32[], bf16[16])) -> (s32[], bf16[16]) {
+  %s = (s32[], bf16[16]{0}) parameter(0)
+  %x = bf16[16]{0} get-tuple-element(%s), index=1
+  %i = s32[] get-tuple-element(%s), index=0
+  %y = bf16[16]{0} negate(%x)
+  %w = (s32[], bf16[16]{0}) while(%s), condition=%active, body=%refill
+  %k = f32[8]{0} conditional(%p, %g, %g), branch_computations={%small, %large}
+  ROOT %t = (s32[], bf16[16]{0}) tuple(%i, %y)
+}
+
+%refill (s: (s32[], bf16[16])) -> (s32[], bf16[16]) {
+  %s = (s32[], bf16[16]{0}) parameter(0)
+  %x = bf16[16]{0} get-tuple-element(%s), index=1
+  %i = s32[] get-tuple-element(%s), index=0
+  %y = bf16[16]{0} add(%x, %x)
+  ROOT %t = (s32[], bf16[16]{0}) tuple(%i, %y)
+}
+
+%below (s: (s32[], f32[8])) -> pred[] {
+  %s = (s32[], f32[8]{0}) parameter(0)
+  %i = s32[]{:T(128)} get-tuple-element(%s), index=0
+  %three = s32[]{:T(128)} constant(3)
+  ROOT %lt = pred[]{:T(512)} compare(%i, %three), direction=LT
+}
+
+%active (s: (s32[], bf16[16])) -> pred[] {
+  %s = (s32[], bf16[16]{0}) parameter(0)
+  %three = s32[] constant(3)
+  ROOT %and = pred[] and(%s, %three)
+}
+
+%small (a: f32[8]) -> f32[8] {
+  %a = f32[8]{0} parameter(0)
+  ROOT %b = f32[8]{0} negate(%a)
+}
+
+%large (a: f32[8]) -> f32[8] {
+  %a = f32[8]{0} parameter(0)
+  %c = f32[8]{0} negate(%a)
+  ROOT %b = f32[8]{0} negate(%c)
+}
+
+ENTRY %main (p: f32[8]) -> f32[8] {
+  %p = f32[8]{0} parameter(0)
+  %n = (s32[], f32[8]{0}) tuple(%p)
+  %l = (s32[], f32[8]{0}) while(%n), condition=%c, body=%body, backend_config={"known_trip_count":{"n":"4"}}
+  %v = (s32[], f32[8]{0}) while(%n), condition=%below, body=%body
+  %u = (s32[], bf16[16]{0}) while(%n), condition=%active, body=%search
+  %g = f32[8]{0} get-tuple-element(%l), index=1
+  %k = f32[8]{0} conditional(%p, %g, %g), branch_computations={%small, %large}
+  ROOT %r = f32[8]{0} all-reduce(%k), replica_groups={}, to_apply=%add
+}
+"""  # noqa: E501
+
+
+def test_bytes_are_those_of_all_operations_outside_fusions_as_often_as_they_run():
+    program = Program(TEXT)
+    body, branch, refill = 2 * 32 + 3 * 4, 4 * 32, 3 * 32
+    step = 2 * 32 + branch
+    assert program.accessed() == (4 + 3) * body + step + refill + branch + 2 * 32
+    assert program.step() == step and program.all_reduced() == 32
+    kinds = [operation.kind for operation in program.operations_of("main")]
+    assert [kinds.count(kind) for kind in ("negate", "fusion", "all-reduce")] == [7, 2, 1]
+    assert shape_bytes("(pred[3,5]{1,0}, bf16[2]{0}, s32[], f64[2]{0})") == 15 + 4 + 4 + 16
+
+
+def test_the_optimised_text_of_a_loop_has_the_bytes_of_all_its_iterations():
+    def repeated(x):
+        return jax.lax.scan(lambda x, _: (jnp.sin(x @ x), None), x, None, length=6)[0]
+
+    texts = {}
+    for name, f in {"once": lambda x: jnp.sin(x @ x), "repeated": repeated}.items():
+        texts[name] = jax.jit(f).lower(jnp.ones((64, 64))).compile().as_text()
+    once, six = (Program(text).accessed() for text in texts.values())
+    assert 6 * once <= six <= 6 * once + 10 * 64 * 64 * 4
+
+
+def test_operations_are_those_of_the_products_in_loops_and_in_the_larger_branch():
+    def f(x, y):
+        def body(x, _):
+            return jax.lax.cond(x.sum() > 0, lambda: x @ y, lambda: x @ y @ y), None
+
+        return jax.lax.scan(body, x, None, length=5)[0].sum()
+
+    x, y = jnp.ones((3, 7)), jnp.ones((7, 7))
+    product = 2 * 3 * 7 * 7
+    assert product_flops(jax.make_jaxpr(f)(x, y).jaxpr) == 5 * 2 * product
+    gradient = jax.make_jaxpr(jax.jit(jax.grad(lambda x, y: jnp.sin(x @ y).sum(), (0, 1))))(x, y)
+    assert product_flops(gradient.jaxpr) == 3 * product
+
+
+def test_the_report_names_the_resource_that_takes_longest():
+    hardware = TPUS["v5e"]
+    target = Target("v5e:2x2", hardware, [None] * 4, "tpu")
+    report = Report(2 * 10**9, 10**9, 197e9, 819 * 10**6, 0, 10**6, 3.0)
+    bounds = report.bounds(target)
+    assert bounds == {
+        "products": pytest.approx(1e-3),
+        "memory bandwidth": pytest.approx(1e-3),
+        "all-reduce": pytest.approx(1.5e6 / hardware.interconnect),
+    }
+    slower = report._replace(accessed=4 * report.accessed)
+    text = "\n".join(report_lines(slower, target))
+    assert "fits" in text and "at most 25 % of the peak, bound by memory bandwidth" in text
+    assert "does not fit" in "\n".join(report_lines(report._replace(memory=20 * 10**9), target))
+    assert "does not fit" in "\n".join(report_lines(None, target))
+
+
+@pytest.mark.parametrize("start", [1, 7, 100, 5000])
+@pytest.mark.parametrize("fixed, each", [(10**9, 3.1e8), (0, 10**7), (10**9, 2 * 10**10)])
+@pytest.mark.parametrize("refuses", [False, True])
+def test_the_largest_size_that_fits_is_found_within_a_tenth(start, fixed, each, refuses):
+    """The compiler refuses what does not fit, or reports its memory."""
+    target = Target("v5e:1", TPUS["v5e"], [None], "tpu")
+    limit, tried = target.hardware.memory, []
+
+    def report_of(size):
+        tried.append(size)
+        memory = int(fixed + each * size)
+        return None if refuses and memory > limit else report._replace(memory=memory)
+
+    report = Report(0, 0, 0.0, 0, 0, 0, 0.0)
+    most = int((limit - fixed) / each)
+    largest = largest_that_fits(report_of, start, report_of(start), target)
+    assert 0.9 * most - 1 <= largest <= most and len(tried) == len(set(tried)) <= 16
+
+
+@pytest.mark.parametrize("name", ["v7:2x2", "v5e", "v5e:x", "tpu", "h100:2x2", "h100:"])
+def test_an_unknown_target_is_an_error(name):
+    with pytest.raises(UserError, match=f"--compile_for={name} is unknown") as caught:
+        target_of(name)
+    assert caught.value.code == CONFIGURATION

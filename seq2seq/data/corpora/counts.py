@@ -34,7 +34,7 @@ class Invalid(NamedTuple):
 
 
 class Note(NamedTuple):
-    """Lines with a property that a user should know of."""
+    """The lines with a property that is reported to the user."""
 
     lines: int
     examples: list[str]  # the first few distinct ones

@@ -81,8 +81,8 @@ class Characters:
         words = dict.fromkeys(text.split())
         if not self._entries:
             letters = dict.fromkeys(c for word in words for c in word)
-            if found := tuple(c for c in letters if self._examine(c).is_unknown):
-                return found
+            if unknown := tuple(c for c in letters if self._examine(c).is_unknown):
+                return unknown
         return tuple(word for word in words if self._unknown_id in self._tokenizer.encode(word))
 
     def rewritten(self, text: str, ids: Sequence[int]) -> str | None:
@@ -98,19 +98,19 @@ class Characters:
             return known
         ids = self._tokenizer.encode(character)
         returns = character in self._tokenizer.decode(ids) or character.isspace()
-        found = Character(self._unknown_id in ids, returns)
+        examined = Character(self._unknown_id in ids, returns)
         if INVISIBLE.match(character):
             replaced = not returns and character not in self._of_pieces
-            if replaced and character in JOINERS and not found.is_unknown:
+            if replaced and character in JOINERS and not examined.is_unknown:
                 self._joiners += character
                 replaced = False
         else:
             has = character.isspace() or character in self._of_pieces
-            replaced = not has if self._entries else found.is_unknown
+            replaced = not has if self._entries else examined.is_unknown
         if replaced and (new := self._replacement(character)) != character:
             self._replacements[ord(character)] = new
-        self._examined[character] = found  # last: threads share this object
-        return found
+        self._examined[character] = examined  # last: threads share this object
+        return examined
 
     def _replacement(self, character: str) -> str:
         if INVISIBLE.match(character):

@@ -111,11 +111,11 @@ def _check_visible(kind: str, corpora: Sequence[Sequence[str]]) -> None:
             if not (character.isspace() or INVISIBLE.match(character)):
                 return
             invisible.add(character)
-    found = ", ".join(map(shown, sorted(invisible)[:5])) or "no characters"
+    code_points = ", ".join(map(shown, sorted(invisible)[:5])) or "no characters"
     raise UserError(
         DATA,
         f"no vocabulary of {kind} can be trained: expected sentences with visible characters, got "
-        f"only {found}; check the corpus and its encoding",
+        f"only {code_points}; check the corpus and its encoding",
     )
 
 

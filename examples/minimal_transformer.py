@@ -15,7 +15,7 @@ import numpy as np
 
 LETTERS = "abcdefghijklmnopqrstuvwxyz"
 PAD, START, END, FIRST = 0, 1, 2, 3  # the ids of three special tokens and of the first letter
-V, LONGEST = FIRST + len(LETTERS), 8  # letters of the longest word
+V, LONGEST = FIRST + len(LETTERS), 6  # letters of the longest word
 D, F, H, LAYERS = 64, 256, 4, 2  # the paper's base model: 512, 2048, 8, 6 (table 3)
 
 
@@ -184,7 +184,7 @@ def main(steps=800) -> float:
     mean, variance = (jax.tree.map(jnp.zeros_like, params) for _ in range(2))
     state = params, mean, variance, jnp.float32(0)
     for step in range(1, steps + 1):
-        sources = words(64)
+        sources = words(128)
         targets = [word[::-1] for word in sources]
         state, value = train_step(state, (*batch_of(sources), *batch_of(targets)))
         if step % 200 == 0:

@@ -58,8 +58,14 @@ class Sublayer(nn.Module):
         row_ids: Int[Array, " B"] | None = None,
     ) -> Float[Array, "B T D"]:
         if self.config.norm == "pre":
-            return x + self.dropout(f(self.norm(x)), row_ids)
-        return self.norm(x + self.dropout(f(x), row_ids))
+            return self.add(x, f(self.norm(x)), row_ids)
+        return self.norm(self.add(x, f(x), row_ids))
+
+    def add(
+        self, x: Float[Array, "B T D"], y: Float[Array, "B T D"], row_ids: Int[Array, " B"] | None
+    ) -> Float[Array, "B T D"]:
+        """The residual connection: x + dropout(y)."""
+        return x + self.dropout(y, row_ids)
 
 
 class Layer(nn.Module):

@@ -33,8 +33,8 @@ def test_the_minimal_transformer_has_the_logits_of_the_model():
     params = random_params(config)
     initial = jax.eval_shape(minimal.init_params, jax.random.key(0))
     assert jax.tree.map(np.shape, initial) == jax.tree.map(np.shape, params)
-    source, lengths = minimal.batch_of(["abc", "w", "transfor"])
-    inputs, _ = minimal.batch_of(["cba", "hello", "rofsnart"])
+    source, lengths = minimal.batch_of(["abc", "w", "length"])
+    inputs, _ = minimal.batch_of(["cba", "hello", "htgnel"])
     segments = (np.arange(source.shape[1]) < lengths[:, None]).astype(int)
 
     @jax.jit

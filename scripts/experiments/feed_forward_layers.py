@@ -80,7 +80,7 @@ def variant(arm: str, model: Transformer) -> Transformer:
     def replace_call(original: Call, arguments: Arguments, options: Options, context: Any) -> Any:
         if is_call(context, FeedForward) and not feeds:
             return jnp.zeros_like(arguments[0])
-        if is_call(context, Sublayer, "leave") and not adds:
+        if is_call(context, Sublayer, "add") and not adds:
             x, y, *others = arguments
             kept = not feeds and context.module.name == "around_feed_forward"
             return original(x if kept else jnp.zeros_like(x), y, *others, **options)

@@ -97,7 +97,7 @@ def remove_parts(arm: str) -> Call:
 
     def replace_call(original: Call, arguments: Arguments, options: Options, context: Any) -> Any:
         if context.module.path[:1] == ("encoder",):
-            if arm != "no norms" and is_call(context, Sublayer, "leave"):
+            if arm != "no norms" and is_call(context, Sublayer, "add"):
                 arguments = (jnp.zeros_like(arguments[0]), *arguments[1:])
             if arm != "no residuals" and is_call(context, LayerNorm):
                 return arguments[0]

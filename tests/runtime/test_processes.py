@@ -87,7 +87,7 @@ def test_two_processes_equal_one_with_two_devices_bit_for_bit(of_two, of_one):
 
 @pytest.mark.slow
 def test_four_devices_add_in_another_order_and_agree_to_1e_6(path):
-    runs = [trained(path, *shape, f"{shape}")[0] for shape in ((1, 4), (2, 2))]
+    runs = [trained(path, *shape, "{} of {}".format(*shape))[0] for shape in ((1, 4), (2, 2))]
     for a, b in zip(*(jax.tree.leaves(load_params(run, "latest")) for run in runs), strict=True):
         np.testing.assert_allclose(a, b, rtol=0, atol=1e-6)
 

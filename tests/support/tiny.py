@@ -95,6 +95,10 @@ def tiny_rnn(kind: str) -> ModelConfig:
     return ModelConfig(kind=kind, d_model=8, num_layers=1, max_length=32)
 
 
+# Fields of which the default config of train.py has other values than Config().
+OTHERWISE = ("positions", "optimizer")
+
+
 def tiny_flags(*parts: str, kind: str = "transformer") -> list[str]:
     """The flags of train.py that set these parts of the config as `tiny_config` does; all parts
     if none is given."""
@@ -105,7 +109,7 @@ def tiny_flags(*parts: str, kind: str = "transformer") -> list[str]:
         f"--config.{part}.{name}={value}"
         for part in parts or PARTS
         for name, value in asdict(getattr(config, part)).items()
-        if value != getattr(getattr(default, part), name)
+        if value != getattr(getattr(default, part), name) or name in OTHERWISE
     ]
 
 

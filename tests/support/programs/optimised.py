@@ -11,7 +11,8 @@ import pytest
 from seq2seq.decoding.translator import Translator
 from seq2seq.runtime.signals import Stopped
 from tests.decoding.command import test_batch_decoding
-from tests.model import test_sampling, test_stepping, test_translate
+from tests.model import test_stepping
+from tests.model.search import test_sampling, test_translate
 from tests.support.runs import run_training, state_bytes
 from tests.support.tiny import mixed_lines, tiny_config, write_corpus, write_run
 

@@ -5,6 +5,7 @@ from math import isnan
 
 from seq2seq.data.corpora.counts import Note
 from seq2seq.data.tokenizers.characters import shown
+from seq2seq.data.tokens.character_notes import UNKNOWN_NOTE
 from seq2seq.decoding.command.formats import Formats
 from seq2seq.decoding.command.progress import DecodingProgress
 from seq2seq.decoding.engine.calls import nonfinite_error
@@ -66,7 +67,7 @@ class OutputLines:
         characters = [
             f"{count.lines:,} {text}, such as {', '.join(map(shown, count.examples))}"
             for count, text in (
-                (self.lacking, "lines have characters that the vocabulary lacks"),
+                (self.lacking, UNKNOWN_NOTE),
                 (self.replaced, "lines had such characters, which were replaced or removed"),
             )
             if count.lines

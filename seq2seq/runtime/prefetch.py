@@ -39,7 +39,10 @@ class Prefetched(Generic[T]):
         # consumer sets it when half of them are taken. A semaphore would cost 5 µs per item.
         self._room = threading.Event()
         arguments = (iter(items),)
-        threading.Thread(target=self._work, args=arguments, name="prefetch", daemon=True).start()
+        self._thread = threading.Thread(
+            target=self._work, args=arguments, name="prefetch", daemon=True
+        )
+        self._thread.start()
 
     def ready(self, timeout: float | None = None) -> bool:
         """Whether `next` returns immediately; waits up to `timeout` seconds (None: no limit)."""
@@ -72,6 +75,14 @@ class Prefetched(Generic[T]):
         self._closed = True
         self._room.set()
         self._results.put(Failure(StopIteration()))
+
+    def join(self, timeout: float) -> None:
+        """Wait for the end of the closed iteration, up to `timeout` seconds.
+
+        Items that JAX computes need this before the process exits: Python ends a thread that asks
+        for its lock after that, and inside the C++ code of JAX this aborts the process (SIGABRT).
+        """
+        self._thread.join(timeout)
 
     @property
     def _waiting(self) -> int:

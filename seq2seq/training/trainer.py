@@ -40,6 +40,9 @@ from seq2seq.training.step import TrainState, init_state, make_train_step
 
 BatchStream = Prefetched[tuple[DataPosition, Batch, DataPosition]]  # Batches.iterate
 
+# The time at most to wait at the end for a batch that the thread still makes or places.
+LAST_BATCH_SECONDS = 10.0
+
 
 class Trainer:
     """Trains a model from the state that `begin` sets, a fresh or a restored one.
@@ -85,8 +88,13 @@ class Trainer:
     def train(self) -> None:
         """Train to the end. On a signal, save a checkpoint and raise Stopped."""
         stream = self.batches.iterate(self.position, self._place)
-        with closing(self.checkpoints), closing(self.batches), closing(stream):
-            self._train_on(stream)
+        with closing(self.checkpoints):
+            try:
+                self._train_on(stream)
+            finally:
+                stream.close()
+                self.batches.close()
+                stream.join(LAST_BATCH_SECONDS)
 
     def _train_on(self, stream: BatchStream) -> None:
         # The plan of the first window takes seconds for a large corpus.

@@ -1,6 +1,7 @@
 """The training loop does not wait: reports and checkpoints follow while the next step runs."""
 
 import threading
+import time
 from types import SimpleNamespace
 from unittest.mock import Mock
 
@@ -16,6 +17,7 @@ from tests.support.runs import run_config, stopped_run, train_cheaply
 def test_steps_continue_while_a_checkpoint_is_written_and_do_not_change_it(tmp_path, monkeypatch):
     """The first write waits until two more steps have been started, which overwrite the buffers.
     The steps receive arrays that are on the devices."""
+    stopped = stopped_run()  # made before the replacements, which it would wait for
     started, write, seen = threading.Condition(), checkpoints.Checkpoints._write, []
     count = 0
     do_step, prepare = Trainer._do_step, Trainer._prepare_steps
@@ -48,12 +50,24 @@ def test_steps_continue_while_a_checkpoint_is_written_and_do_not_change_it(tmp_p
     monkeypatch.setattr(checkpoints.Checkpoints, "_write", slow)
     train_cheaply(tmp_path / "run", run_config(training__num_steps=6))
     assert seen == [True]
-    assert steps(tmp_path / "run") == [2, 4, 6] and steps(stopped_run()) == [2, 4]
+    assert steps(tmp_path / "run") == [2, 4, 6] and steps(stopped) == [2, 4]
     for step in (2, 4):
-        params, expected = (
-            restore_params(path, str(step)) for path in (tmp_path / "run", stopped_run())
-        )
+        params, expected = (restore_params(path, str(step)) for path in (tmp_path / "run", stopped))
         jax.tree.map(np.testing.assert_array_equal, params, expected)
+
+
+def test_the_thread_that_places_batches_has_ended_at_the_end_of_the_training(tmp_path, monkeypatch):
+    """Inside JAX it would abort the exit of the process."""
+    place, threads = Trainer._place, []
+
+    def slow(self, batch):
+        threads.append(threading.current_thread())
+        time.sleep(0.3)
+        return place(self, batch)
+
+    monkeypatch.setattr(Trainer, "_place", slow)
+    train_cheaply(tmp_path / "run", run_config(training__num_steps=1))
+    assert len(set(threads)) == 1 and not threads[0].is_alive()
 
 
 def test_the_average_of_one_checkpoint_is_not_evaluated_but_saved():

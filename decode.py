@@ -9,6 +9,8 @@ from functools import partial
 
 from absl import flags
 
+from seq2seq.cli import connection
+from seq2seq.cli.command import exit_at_once, exit_with_error, run_command
 from seq2seq.compilation.targets import target_of
 from seq2seq.decoding.command.flags import define_flags, job_of
 from seq2seq.decoding.command.interactive import Session, alignment_text
@@ -25,12 +27,10 @@ from seq2seq.decoding.compile_for import search_lines
 from seq2seq.decoding.engine.calls import Control, no_poll
 from seq2seq.decoding.streaming import in_order
 from seq2seq.decoding.translator import Translator
-from seq2seq.runtime import connection
-from seq2seq.runtime.command import exit_at_once, exit_with_error, run_command
+from seq2seq.files.lines import text_lines
+from seq2seq.files.output_files import write_lines
 from seq2seq.runtime.devices import prepare_jax
 from seq2seq.runtime.errors import CONFIGURATION, UserError
-from seq2seq.runtime.files import write_lines
-from seq2seq.runtime.lines import text_lines
 from seq2seq.runtime.logs import no_log
 from seq2seq.runtime.precision import precision_hint
 from seq2seq.runtime.signals import StopFlag, Stopped, handle_signals

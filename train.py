@@ -1,6 +1,6 @@
 """Train a model: config → run directory → data → trainer → results.
 
-Every field of the config (seq2seq/storage/config.py) is a flag, after --config:
+Every field of the config (seq2seq/config/tree.py) is a flag, after --config:
 --config.model.num_layers=2, --config.data.corpus=text:a.de,a.en, --config.training.seed=1.
 --help_config lists the fields. --workdir=RUN without --config resumes a run with its own config.
 """
@@ -12,7 +12,19 @@ from dataclasses import asdict
 import jax
 from absl import flags
 
+from seq2seq.cli import connection
+from seq2seq.cli.command import run_command
+from seq2seq.cli.path_flags import define_local_dir, define_path
 from seq2seq.compilation.targets import define_compile_for, target_of
+from seq2seq.config.flag import (
+    check_new_run,
+    config_directory,
+    define_config,
+    parsed_config,
+    run_path,
+)
+from seq2seq.config.help import explain_config_error, field_list
+from seq2seq.config.tree import Config
 from seq2seq.data.batching.batches import DataPosition
 from seq2seq.data.tokens.corpus_cache import (
     CorpusCache,
@@ -22,27 +34,16 @@ from seq2seq.data.tokens.corpus_cache import (
 )
 from seq2seq.decoding.engine.calls import Control
 from seq2seq.decoding.translator import Translator
+from seq2seq.files.remote import is_remote
 from seq2seq.pretrained.models import load_params
-from seq2seq.runtime import connection, processes
-from seq2seq.runtime.command import run_command
+from seq2seq.runtime import processes
 from seq2seq.runtime.devices import keep_freed_memory, prepare_jax
 from seq2seq.runtime.errors import CONFIGURATION, UserError
 from seq2seq.runtime.logs import format_duration
-from seq2seq.runtime.path_flags import define_local_dir, define_path
-from seq2seq.runtime.remote import is_remote
 from seq2seq.runtime.signals import StopFlag, Stopped, handle_signals
-from seq2seq.storage.config import Config
-from seq2seq.storage.config_help import explain_config_error, field_list
 from seq2seq.storage.read_only_run import ReadOnlyRun
 from seq2seq.storage.run import Run, flatten
 from seq2seq.training.compile_for import training_lines, with_sizes_of_run
-from seq2seq.training.config_flag import (
-    check_new_run,
-    config_directory,
-    define_config,
-    parsed_config,
-    run_path,
-)
 from seq2seq.training.dry_run import dry_run
 from seq2seq.training.evaluate import print_results
 from seq2seq.training.inputs import prepare_data

@@ -20,10 +20,10 @@ from absl import flags
 
 sys.path.insert(0, str(Path(__file__).parent.parent))
 
-from seq2seq.runtime.command import run_command
+from seq2seq.cli.command import run_command
+from seq2seq.cli.path_flags import define_path
 from seq2seq.runtime.devices import prepare_jax
 from seq2seq.runtime.errors import CONFIGURATION, UserError
-from seq2seq.runtime.path_flags import define_path
 from seq2seq.runtime.paths import cache_directory, expand_path
 
 LIBRARIES = "jax", "jaxlib", "flax", "torch", "transformers", "ctranslate2"

@@ -18,14 +18,14 @@ from jax.stages import Traced
 sys.path.insert(0, str(Path(__file__).parent.parent))
 
 from benchmarks.parts.sizes import FULL
+from seq2seq.cli.command import run_command
 from seq2seq.compilation.report import Report, compiled_report
 from seq2seq.compilation.targets import Target, target_of
-from seq2seq.data.config import DataConfig
+from seq2seq.config.data_config import DataConfig
+from seq2seq.config.tree import Config, DecodingConfig, TrainingConfig
 from seq2seq.decoding.compile_for import search_program, set_sizes
 from seq2seq.decoding.engine.engine import Engine
 from seq2seq.model.config import ModelConfig
-from seq2seq.runtime.command import run_command
-from seq2seq.storage.config import Config, DecodingConfig, TrainingConfig
 from seq2seq.training.compile_for import step_program
 from seq2seq.training.parameters import parameter_shapes
 

@@ -28,9 +28,9 @@ sys.path.insert(0, str(Path(__file__).parent.parent))
 
 from benchmarks.parts.larger_marian import SHAPES, write_larger
 from benchmarks.parts.variants import alternating, chosen, measured, peak_memory
-from seq2seq.runtime.command import run_command
-from seq2seq.runtime.lines import text_lines
-from seq2seq.runtime.path_flags import define_path
+from seq2seq.cli.command import run_command
+from seq2seq.cli.path_flags import define_path
+from seq2seq.files.lines import text_lines
 
 # Variant → the function that makes it, and its arguments.
 VARIANTS = {
@@ -76,10 +76,10 @@ def our_translator(f, **options):
     from seq2seq.runtime.devices import prepare_jax
 
     prepare_jax("off", 1, decoding_only=True)
+    from seq2seq.config.tree import DecodingConfig
     from seq2seq.decoding.translator import Translator
     from seq2seq.pretrained.marian import load_marian, marian_config
     from seq2seq.pretrained.marian_files import load_marian_tokenizers
-    from seq2seq.storage.config import DecodingConfig
 
     config, _ = marian_config(Path(f.model))
     options = {

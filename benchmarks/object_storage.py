@@ -26,14 +26,14 @@ from absl import flags
 sys.path.insert(0, str(Path(__file__).parent.parent))
 
 from benchmarks.parts.variants import peak_memory
+from seq2seq.cli.command import run_command
 from seq2seq.configs import base, big, small
+from seq2seq.files import remote
+from seq2seq.files.lines import raw_lines
 from seq2seq.model.kinds import make_model
-from seq2seq.runtime import remote
-from seq2seq.runtime.command import run_command
-from seq2seq.runtime.lines import raw_lines
 from seq2seq.runtime.paths import working_copy
 from seq2seq.storage.checkpoints import Checkpoints
-from seq2seq.storage.replica import Replica
+from seq2seq.storage.replicas.replica import Replica
 from seq2seq.training.compile_for import with_vocabulary_sizes
 from seq2seq.training.optimizer import make_optimizer
 from seq2seq.training.step import TrainState, init_state
@@ -47,7 +47,7 @@ TRAINING = (
 # train.py that prints what it waits for: the previous save before the next one, and uploads.
 WAITS = """
 import runpy, sys, time
-from seq2seq.storage.replica import Replica
+from seq2seq.storage.replicas.replica import Replica
 from seq2seq.training.trainer import Trainer
 waited = {{"saves": 0.0, "uploads": 0.0}}
 def timed(owner, name, what):

@@ -25,8 +25,8 @@ from absl import flags
 sys.path.insert(0, str(Path(__file__).parent.parent))
 
 from benchmarks.parts.variants import alternating, chosen, measured, peak_memory
-from seq2seq.runtime.command import run_command
-from seq2seq.runtime.path_flags import define_path
+from seq2seq.cli.command import run_command
+from seq2seq.cli.path_flags import define_path
 
 
 def t5_fields(width: int, inner: int, layers: int, heads: int, **fields) -> dict:
@@ -83,6 +83,7 @@ def ours(directory: Path, beam_size: int, length: int, dtype: str) -> Translate:
     from seq2seq.runtime.devices import prepare_jax
 
     prepare_jax(str(directory / CACHE), 1, decoding_only=True)
+    from seq2seq.config.tree import DecodingConfig
     from seq2seq.decoding.engine.engine import Engine
     from seq2seq.decoding.results import Source
     from seq2seq.pretrained.models import PRETRAINED
@@ -93,7 +94,6 @@ def ours(directory: Path, beam_size: int, length: int, dtype: str) -> Translate:
         read_fields,
     )
     from seq2seq.pretrained.weight_files import WeightFiles
-    from seq2seq.storage.config import DecodingConfig
 
     row = next(row for row in PRETRAINED if row.model_type == model_type(directory))
     names = WeightFiles(directory, "AutoModelForSeq2SeqLM").shapes

@@ -19,7 +19,7 @@ from absl import flags
 sys.path.insert(0, str(Path(__file__).parent.parent))
 
 from benchmarks.parts.variants import chosen
-from seq2seq.runtime.command import run_command
+from seq2seq.cli.command import run_command
 from seq2seq.runtime.errors import CONFIGURATION, UserError
 
 # d_model, d_ff, heads, layers, vocabulary, rows of a step, tokens of a row on each side

@@ -7,10 +7,7 @@ The recipe of section 5: 25,000 target tokens a batch, 100,000 steps, Adam and e
 trained to the end yet: no score is recorded.
 """
 
-from seq2seq.data.config import DataConfig
-from seq2seq.model.config import ModelConfig
-from seq2seq.storage.config import Config
-from seq2seq.storage.training_config import TrainingConfig
+from seq2seq.config import Config, DataConfig, ModelConfig, TrainingConfig
 
 
 def get_config() -> Config:

@@ -5,8 +5,8 @@
 The recipe of section 5: 300,000 steps, dropout 0.3. Not trained yet: no score is recorded.
 """
 
+from seq2seq.config import Config
 from seq2seq.configs import base
-from seq2seq.storage.config import Config
 
 
 def get_config() -> Config:

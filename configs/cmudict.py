@@ -20,11 +20,7 @@ Recorded: word error rate 22.72 ± 0.21 % on the test (three seeds), 58 minutes 
 cores. Details: docs/RESULTS.md.
 """
 
-from seq2seq.data.config import DataConfig
-from seq2seq.model.config import ModelConfig
-from seq2seq.storage.config import Config
-from seq2seq.storage.decoding_config import DecodingConfig
-from seq2seq.storage.training_config import TrainingConfig
+from seq2seq.config import Config, DataConfig, DecodingConfig, ModelConfig, TrainingConfig
 
 
 def get_config() -> Config:

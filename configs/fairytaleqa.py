@@ -14,11 +14,7 @@ Recorded: ROUGE-L 27.59 ± 0.28 on dev (two seeds), 28 minutes on two CPU cores.
 docs/RESULTS.md.
 """
 
-from seq2seq.data.config import DataConfig
-from seq2seq.model.config import ModelConfig
-from seq2seq.storage.config import Config
-from seq2seq.storage.decoding_config import DecodingConfig
-from seq2seq.storage.training_config import TrainingConfig
+from seq2seq.config import Config, DataConfig, DecodingConfig, ModelConfig, TrainingConfig
 
 
 def get_config() -> Config:

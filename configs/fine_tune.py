@@ -8,9 +8,7 @@ they are taken from RUN, except the dropout rates, dtype, remat and attention_ke
 learning rate, and early stopping on validation data.
 """
 
-from seq2seq.data.config import DataConfig
-from seq2seq.storage.config import Config
-from seq2seq.storage.training_config import TrainingConfig
+from seq2seq.config import Config, DataConfig, TrainingConfig
 
 
 def get_config() -> Config:

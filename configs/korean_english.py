@@ -7,11 +7,7 @@ data never combines. 68 s from an empty cache to the last line and 99 s of proce
 cores of an AMD EPYC (Zen 5). How the options were chosen: benchmarks/recipes.md.
 """
 
-from seq2seq.data.config import DataConfig
-from seq2seq.model.config import ModelConfig
-from seq2seq.storage.config import Config
-from seq2seq.storage.decoding_config import DecodingConfig
-from seq2seq.storage.training_config import TrainingConfig
+from seq2seq.config import Config, DataConfig, DecodingConfig, ModelConfig, TrainingConfig
 
 
 def get_config() -> Config:

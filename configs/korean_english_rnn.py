@@ -5,9 +5,8 @@
 same processor time: a step takes 1.06 × that of configs/korean_english.py (20 steps, in turn).
 """
 
+from seq2seq.config import Config, ModelConfig
 from seq2seq.configs import korean_english
-from seq2seq.model.config import ModelConfig
-from seq2seq.storage.config import Config
 
 
 def get_config() -> Config:

@@ -12,11 +12,7 @@ each. jax 0.10.2, commit daba944, with these options as flags. The options were 
 as an ensemble (commits 777f88e and 14d772d).
 """
 
-from seq2seq.data.config import DataConfig
-from seq2seq.model.config import ModelConfig
-from seq2seq.storage.config import Config
-from seq2seq.storage.decoding_config import DecodingConfig
-from seq2seq.storage.training_config import TrainingConfig
+from seq2seq.config import Config, DataConfig, DecodingConfig, ModelConfig, TrainingConfig
 
 
 def get_config() -> Config:

@@ -14,11 +14,7 @@ Recorded: 41.17 ± 0.51 BLEU without tokenisation (two seeds), 110 minutes on tw
 docs/RESULTS.md.
 """
 
-from seq2seq.data.config import DataConfig
-from seq2seq.model.config import ModelConfig
-from seq2seq.storage.config import Config
-from seq2seq.storage.decoding_config import DecodingConfig
-from seq2seq.storage.training_config import TrainingConfig
+from seq2seq.config import Config, DataConfig, DecodingConfig, ModelConfig, TrainingConfig
 
 
 def get_config() -> Config:

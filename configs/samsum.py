@@ -16,11 +16,7 @@ Recorded: ROUGE-1 39.64, ROUGE-2 15.56, ROUGE-Lsum 35.64 on the test (two seeds)
 H100. Details: docs/RESULTS.md.
 """
 
-from seq2seq.data.config import DataConfig
-from seq2seq.model.config import ModelConfig
-from seq2seq.storage.config import Config
-from seq2seq.storage.decoding_config import DecodingConfig
-from seq2seq.storage.training_config import TrainingConfig
+from seq2seq.config import Config, DataConfig, DecodingConfig, ModelConfig, TrainingConfig
 
 
 def get_config() -> Config:

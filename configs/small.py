@@ -9,11 +9,7 @@ Recorded: 38.32 sacreBLEU on Multi30k, test_2016_flickr, 23 minutes on two CPU c
 docs/RESULTS.md.
 """
 
-from seq2seq.data.config import DataConfig
-from seq2seq.model.config import ModelConfig
-from seq2seq.storage.config import Config
-from seq2seq.storage.decoding_config import DecodingConfig
-from seq2seq.storage.training_config import TrainingConfig
+from seq2seq.config import Config, DataConfig, DecodingConfig, ModelConfig, TrainingConfig
 
 
 def get_config() -> Config:

@@ -18,14 +18,14 @@ from absl import flags
 if __name__ == "__main__":  # a clone need not be installed
     sys.path.insert(0, str(Path(__file__).parent.parent))
 
+from seq2seq.cli.command import run_command
+from seq2seq.cli.path_flags import define_path
 from seq2seq.data.tokenizers.tokenizer import Tokenizer
 from seq2seq.decoding.stated_settings import stated_settings
+from seq2seq.files.lines import text_lines
 from seq2seq.pretrained.models import check_family, load_params, open_model
-from seq2seq.runtime.command import run_command
 from seq2seq.runtime.devices import prepare_jax
 from seq2seq.runtime.errors import CHECKPOINT, CONFIGURATION, DATA, UserError
-from seq2seq.runtime.lines import text_lines
-from seq2seq.runtime.path_flags import define_path
 from seq2seq.scripts.checks.reference import Comparison, Outcome, Unavailable
 from seq2seq.storage.run_files import require_finite
 

@@ -18,13 +18,13 @@ from absl import flags
 if __name__ == "__main__":  # a clone need not be installed
     sys.path.insert(0, str(Path(__file__).parent.parent))
 
-from seq2seq.runtime.command import refuse_flags, run_command
+from seq2seq.cli.command import refuse_flags, run_command
+from seq2seq.cli.path_flags import define_path
+from seq2seq.config.tree import load_config
+from seq2seq.files.temporaries import delete_directory, delete_temporary, is_temporary
 from seq2seq.runtime.devices import prepare_jax
 from seq2seq.runtime.errors import CHECKPOINT, CONFIGURATION, OUTPUT, UserError
-from seq2seq.runtime.path_flags import define_path
-from seq2seq.runtime.temporaries import delete_directory, delete_temporary, is_temporary
 from seq2seq.storage.checkpoints import Checkpoints, temporaries
-from seq2seq.storage.config import load_config
 from seq2seq.storage.manifest import CORRUPT, damage
 from seq2seq.storage.run import Run
 from seq2seq.storage.run_files import (

@@ -17,11 +17,11 @@ from absl import flags
 if __name__ == "__main__":  # a clone need not be installed
     sys.path.insert(0, str(Path(__file__).parent.parent))
 
-from seq2seq.runtime.command import run_command
+from seq2seq.cli.command import run_command
+from seq2seq.cli.path_flags import define_path
+from seq2seq.files.output_files import write_atomic
 from seq2seq.runtime.devices import keep_freed_memory, prepare_jax
 from seq2seq.runtime.errors import CONFIGURATION, UserError
-from seq2seq.runtime.files import write_atomic
-from seq2seq.runtime.path_flags import define_path
 from seq2seq.scripts import experiments
 from seq2seq.scripts.experiments.outcome import SIZES, Experiment, Outcome, verdict
 from seq2seq.scripts.experiments.page import claims_page

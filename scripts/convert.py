@@ -16,7 +16,10 @@ from absl import flags
 if __name__ == "__main__":  # a clone need not be installed
     sys.path.insert(0, str(Path(__file__).parent.parent))
 
+from seq2seq.cli.command import refuse_flags, run_command
+from seq2seq.cli.path_flags import check_no_comma, define_path
 from seq2seq.decoding.stated_settings import directory_notes
+from seq2seq.files.output_files import new_directory
 from seq2seq.pretrained.models import (
     check_family,
     current_checkpoint,
@@ -25,11 +28,8 @@ from seq2seq.pretrained.models import (
     open_model,
     read_current,
 )
-from seq2seq.runtime.command import refuse_flags, run_command
 from seq2seq.runtime.devices import prepare_jax
 from seq2seq.runtime.errors import CONFIGURATION, OUTPUT, UserError
-from seq2seq.runtime.files import new_directory
-from seq2seq.runtime.path_flags import check_no_comma, define_path
 from seq2seq.runtime.streams import note
 from seq2seq.storage.run_files import write_run
 

@@ -33,7 +33,10 @@ from absl import flags
 if __name__ == "__main__":  # a clone need not be installed
     sys.path.insert(0, str(Path(__file__).parent.parent))
 
-from seq2seq.data.config import TEMPLATES
+from seq2seq.cli.command import run_command
+from seq2seq.cli.path_flags import define_path
+from seq2seq.config.data_config import TEMPLATES
+from seq2seq.config.tree import Config
 from seq2seq.data.tokenizers.characters import Characters
 from seq2seq.data.tokenizers.marian_tokenizer import MarianTokenizer
 from seq2seq.data.tokenizers.sentencepiece_tokenizer import BOUNDARY, SentencePieceTokenizer
@@ -43,6 +46,7 @@ from seq2seq.decoding.engine.engine import Engine
 from seq2seq.decoding.engine.sizes import sizes_of
 from seq2seq.decoding.search_options import EXPORT, check_effect
 from seq2seq.decoding.translator import Translator
+from seq2seq.files.output_files import check_outputs, open_atomic
 from seq2seq.model.inference import inference_variables
 from seq2seq.model.platforms import choices_of
 from seq2seq.pretrained.models import (
@@ -52,13 +56,9 @@ from seq2seq.pretrained.models import (
     open_model,
     read_current,
 )
-from seq2seq.runtime.command import run_command
 from seq2seq.runtime.devices import prepare_jax
 from seq2seq.runtime.errors import CONFIGURATION, UserError
-from seq2seq.runtime.files import check_outputs, open_atomic
-from seq2seq.runtime.path_flags import define_path
 from seq2seq.scripts.load_exported import FORMAT
-from seq2seq.storage.config import Config
 from seq2seq.storage.run_files import require_finite
 
 PLATFORMS = ("cpu", "cuda", "rocm", "tpu")

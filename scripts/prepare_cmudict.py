@@ -18,11 +18,11 @@ from absl import flags
 if __name__ == "__main__":  # a clone need not be installed
     sys.path.insert(0, str(Path(__file__).parent.parent))
 
-from seq2seq.runtime.command import refuse_flags, run_command
+from seq2seq.cli.command import refuse_flags, run_command
+from seq2seq.cli.path_flags import define_path
+from seq2seq.files.lines import numbered_lines
+from seq2seq.files.output_files import check_outputs, write_lines
 from seq2seq.runtime.errors import CONFIGURATION, DATA, UserError
-from seq2seq.runtime.files import check_outputs, write_lines
-from seq2seq.runtime.lines import numbered_lines
-from seq2seq.runtime.path_flags import define_path
 
 
 def read_dictionary(path: str) -> dict[str, list[str]]:

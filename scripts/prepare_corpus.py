@@ -15,16 +15,16 @@ from absl import flags
 if __name__ == "__main__":  # a clone need not be installed
     sys.path.insert(0, str(Path(__file__).parent.parent))
 
+from seq2seq.cli.command import run_command
+from seq2seq.config.flag import define_config, parsed_config
+from seq2seq.config.help import explain_config_error
+from seq2seq.config.tree import Config
 from seq2seq.data.corpora.registry import open_parts
 from seq2seq.data.tokens.corpus_cache import CorpusCache, corpus_cache, define_cache_flag
 from seq2seq.data.tokens.encoded_corpus import encode_parts
-from seq2seq.runtime.command import run_command
 from seq2seq.runtime.errors import CONFIGURATION, UserError
 from seq2seq.runtime.signals import Stopped, handle_signals
 from seq2seq.runtime.streams import note
-from seq2seq.storage.config import Config
-from seq2seq.storage.config_help import explain_config_error
-from seq2seq.training.config_flag import define_config, parsed_config
 from seq2seq.training.vocabulary import first_tokenizers
 
 

@@ -16,11 +16,11 @@ from absl import flags
 if __name__ == "__main__":  # a clone need not be installed
     sys.path.insert(0, str(Path(__file__).parent.parent))
 
-from seq2seq.runtime.command import refuse_flags, run_command
+from seq2seq.cli.command import refuse_flags, run_command
+from seq2seq.cli.path_flags import define_path
+from seq2seq.files.output_files import check_outputs, open_atomic
 from seq2seq.runtime.devices import prepare_jax
 from seq2seq.runtime.errors import CONFIGURATION, UserError
-from seq2seq.runtime.files import check_outputs, open_atomic
-from seq2seq.runtime.path_flags import define_path
 from seq2seq.scripts.pages import report_sections as sections
 from seq2seq.scripts.pages.attention_data import attention_section, check_sentence, load_example
 from seq2seq.scripts.pages.run_records import RunRecords, read_records

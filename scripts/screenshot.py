@@ -16,10 +16,10 @@ from absl import flags
 if __name__ == "__main__":  # a clone need not be installed
     sys.path.insert(0, str(Path(__file__).parent.parent))
 
-from seq2seq.runtime.command import run_command
+from seq2seq.cli.command import run_command
+from seq2seq.cli.path_flags import define_path
+from seq2seq.files.output_files import check_outputs, open_atomic
 from seq2seq.runtime.errors import CONFIGURATION, DATA, UserError
-from seq2seq.runtime.files import check_outputs, open_atomic
-from seq2seq.runtime.path_flags import define_path
 from seq2seq.runtime.paths import expand_path
 from seq2seq.scripts.pages.browser import chromium
 

@@ -17,14 +17,14 @@ from absl import flags
 if __name__ == "__main__":  # a clone need not be installed
     sys.path.insert(0, str(Path(__file__).parent.parent))
 
-from seq2seq.data.config import nfc
+from seq2seq.cli.command import run_command
+from seq2seq.cli.path_flags import define_path
+from seq2seq.config.data_config import nfc
 from seq2seq.data.metrics import tokenizer_hint
 from seq2seq.data.seed_groups import compare_groups
 from seq2seq.decoding.command.references import DEFAULT_METRICS, metrics_of
-from seq2seq.runtime.command import run_command
+from seq2seq.files.lines import text_lines
 from seq2seq.runtime.errors import CONFIGURATION, DATA, UserError
-from seq2seq.runtime.lines import text_lines
-from seq2seq.runtime.path_flags import define_path
 from seq2seq.runtime.paths import expand_path
 from seq2seq.runtime.streams import note
 

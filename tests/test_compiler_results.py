@@ -12,6 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from seq2seq.config.tree import DecodingConfig, TrainingConfig
 from seq2seq.data.batching.packing import Batch
 from seq2seq.decoding.engine.engine import Engine
 from seq2seq.decoding.engine.programs import compiled
@@ -20,7 +21,6 @@ from seq2seq.model.config import ModelConfig
 from seq2seq.model.kinds import make_model
 from seq2seq.model.search.rules import RuleOptions
 from seq2seq.model.search.translate import Request
-from seq2seq.storage.config import DecodingConfig, TrainingConfig
 from seq2seq.training.optimizer import make_optimizer
 from seq2seq.training.parallel import pmap_train_step
 from seq2seq.training.step import TrainState, init_state, make_train_step

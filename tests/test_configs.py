@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
+from seq2seq.config.tree import Config
 from seq2seq.data.corpora.registry import mixture
 from seq2seq.model.config import num_parameters
-from seq2seq.storage.config import Config
 
 ROOT = Path(__file__).parent.parent
 NAMES = sorted(path.stem for path in (ROOT / "configs").glob("*.py"))

@@ -21,7 +21,7 @@ from absl import flags
 from flax import linen as nn
 from ml_collections import config_flags
 
-from seq2seq.storage.config import Config
+from seq2seq.config.tree import Config
 from seq2seq.storage.run import CHANGEABLE
 from tests.support.documents import (
     ROOT,
@@ -271,7 +271,7 @@ def test_the_tables_list_every_config_field_with_its_default(part):
 def test_the_tables_list_every_flag(script, name):
     """Flags of libraries and search options, which have their own table, are not included."""
     options = {field.name for field in fields(Config().decoding)}
-    files = [script, "seq2seq/runtime/command.py", "seq2seq/runtime/connection.py"]
+    files = [script, "seq2seq/cli/command.py", "seq2seq/cli/connection.py"]
     files.append(
         "seq2seq/decoding/command/flags.py"
         if script == "decode.py"

@@ -14,10 +14,10 @@ from unittest.mock import patch
 import jax
 import pytest
 
+from seq2seq.config.tree import Config
 from seq2seq.data.batching.batches import Batches, DataPosition
+from seq2seq.files import remote
 from seq2seq.model.kinds import make_model
-from seq2seq.runtime import remote
-from seq2seq.storage.config import Config
 from seq2seq.storage.run import Run
 from seq2seq.storage.run_files import steps
 from seq2seq.training import dry_run

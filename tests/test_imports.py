@@ -10,7 +10,10 @@ import pytest
 
 ROOT = Path(__file__).parent.parent
 # In seq2seq/.
-PACKAGES = ("runtime", "compilation", "data", "storage", "pretrained", "training", "decoding")
+PACKAGES = (
+    "runtime", "files", "cli", "compilation", "config", "data", "storage", "pretrained", "training",
+    "decoding",
+)  # fmt: skip
 LINKED = ("model", "configs", "scripts")  # in seq2seq/ too, as links to the top level
 COMMANDS = ("train", "decode")
 OURS = {"seq2seq", *PACKAGES, *LINKED, *COMMANDS, "benchmarks", "examples", "tests"}
@@ -23,13 +26,16 @@ TESTS = sorted((ROOT / "tests").rglob("*.py"))
 ALLOWED = {
     "runtime": set(),
     "model": set(),
-    "compilation": {"runtime"},
-    "data": {"runtime", "model"},  # model/options.py, of which all config classes are made
-    "storage": {"runtime", "model", "data"},
-    "pretrained": {"runtime", "model", "data", "storage"},
-    "training": {"runtime", "compilation", "model", "data", "storage", "pretrained"},
-    "decoding": {"runtime", "compilation", "model", "data", "storage", "pretrained"},
-    "configs": {"model", "data", "storage"},
+    "files": {"runtime"},
+    "cli": {"runtime", "files"},
+    "compilation": {"runtime", "cli"},
+    "config": {"runtime", "files", "cli", "model"},
+    "data": {"runtime", "files", "cli", "config", "model"},
+    "storage": {"runtime", "files", "config", "data", "model"},
+    "pretrained": {"runtime", "files", "config", "data", "storage", "model"},
+    "training": {*PACKAGES, "model"} - {"decoding"},
+    "decoding": {*PACKAGES, "model"} - {"training"},
+    "configs": {"config", "data"},
     "train": {*PACKAGES, "model"},
     "decode": {*PACKAGES, "model"} - {"training"},
     "seq2seq": {"decoding"},  # seq2seq/__init__.py, which has the Translator
@@ -161,7 +167,7 @@ def test_the_model_needs_jax_flax_and_jaxtyping_only():
 
 def test_importing_configuration_starts_no_device_library():
     """Errors of a command line are reported before jax is imported."""
-    script = "import sys, seq2seq.storage.config; print('jax' in sys.modules)"
+    script = "import sys, seq2seq.config.tree; print('jax' in sys.modules)"
     run = subprocess.run(
         [sys.executable, "-c", script], cwd=ROOT, capture_output=True, text=True, check=True
     )

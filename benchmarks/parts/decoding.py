@@ -15,13 +15,13 @@ import numpy as np
 from benchmarks.parts.counts import search_steps, step_bytes
 from benchmarks.parts.measuring import call_seconds, growing_batches
 from benchmarks.parts.sizes import Sizes
+from seq2seq.config.decoding_config import DecodingConfig
 from seq2seq.decoding.engine.engine import Engine
 from seq2seq.decoding.results import Source
 from seq2seq.model.config import ModelConfig
 from seq2seq.model.search.hypotheses import Hypotheses
 from seq2seq.model.search.translate import Request, Search, translate
 from seq2seq.model.transformer import Transformer
-from seq2seq.storage.decoding_config import DecodingConfig
 from seq2seq.training.parameters import init_params
 
 DTYPE = "bfloat16"

@@ -10,8 +10,8 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
+from seq2seq.files.output_files import write_atomic
 from seq2seq.runtime.errors import DATA, UserError
-from seq2seq.runtime.files import write_atomic
 
 DONE, RUNNING, FAILED = "done", "running", "failed"
 

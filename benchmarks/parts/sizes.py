@@ -7,9 +7,9 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import NamedTuple
 
+from seq2seq.config.tree import Config
 from seq2seq.configs import base, big, small
 from seq2seq.model.config import ModelConfig
-from seq2seq.storage.config import Config
 
 PAIR = 32  # tokens of each side of a pair in a packed row
 

@@ -14,12 +14,12 @@ import numpy as np
 from benchmarks.parts.counts import training_flops
 from benchmarks.parts.measuring import call_seconds, doublings, growing_batches
 from benchmarks.parts.sizes import PAIR, Sizes
+from seq2seq.config.training_config import TrainingConfig
 from seq2seq.data.batching.packing import Batch
 from seq2seq.model.config import ModelConfig
 from seq2seq.model.transformer import Transformer
 from seq2seq.runtime.memory import free_memory
 from seq2seq.storage.sizes import num_bytes
-from seq2seq.storage.training_config import TrainingConfig
 from seq2seq.training.memory_check import step_memory
 from seq2seq.training.optimizer import make_optimizer
 from seq2seq.training.parallel import parallel_train_step, place_batch, split_rows

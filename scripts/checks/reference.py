@@ -14,13 +14,13 @@ from typing import Any
 
 import numpy as np
 
-from seq2seq.data.config import DataConfig
+from seq2seq.config.data_config import DataConfig
+from seq2seq.config.tree import Config
 from seq2seq.data.tokenizers.tokenizer import Tokenizer, ids_without_piece
 from seq2seq.decoding.results import Hypothesis, Item
 from seq2seq.decoding.token_ids import encoded_sources, piece_ids
 from seq2seq.decoding.translator import Translator
 from seq2seq.model.kinds import make_model
-from seq2seq.storage.config import Config
 
 TOLERANCE = 1e-4  # of logits, as a share of the largest one; of scores
 LONGEST = 128  # tokens of a hypothesis if the directory has no limit

@@ -24,7 +24,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from seq2seq.data.special_tokens import END
+from seq2seq.config.special_tokens import END
 from seq2seq.model.search.hypotheses import Hypotheses
 from seq2seq.model.search.translate import Request, Search, translate
 from seq2seq.scripts.experiments.figures import curve, panels

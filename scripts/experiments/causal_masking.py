@@ -18,7 +18,7 @@ from typing import Any
 import jax.numpy as jnp
 import numpy as np
 
-from seq2seq.data.special_tokens import SPECIALS
+from seq2seq.config.special_tokens import SPECIALS
 from seq2seq.model.attention import MultiHeadAttention
 from seq2seq.model.transformer import Transformer
 from seq2seq.scripts.experiments.figures import bars, curve, panels, smoothed

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, cast
 import numpy as np
 from numpy.typing import ArrayLike
 
-from seq2seq.runtime.files import write_atomic
+from seq2seq.files.output_files import write_atomic
 
 if TYPE_CHECKING:  # matplotlib is optional: without it an experiment is measured, not drawn
     from matplotlib.axes import Axes

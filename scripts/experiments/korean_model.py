@@ -10,9 +10,9 @@ from typing import NamedTuple
 import jax
 import numpy as np
 
+from seq2seq.config.special_tokens import UNKNOWN
 from seq2seq.data.korean.corpus import generate_corpus
 from seq2seq.data.metrics import Metric
-from seq2seq.data.special_tokens import UNKNOWN
 from seq2seq.data.tokenizers.list_tokenizer import ListTokenizer
 from seq2seq.model.transformer import Transformer
 from seq2seq.scripts.experiments.small_model import (

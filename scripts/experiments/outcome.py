@@ -18,8 +18,8 @@ from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
+from seq2seq.files.output_files import write_atomic
 from seq2seq.runtime.errors import DATA, UserError
-from seq2seq.runtime.files import write_atomic
 
 SIZES = ("tiny", "full")
 Result = dict[str, Any]  # what one arm measured with one seed

@@ -22,6 +22,7 @@ from typing import Any
 
 import numpy as np
 
+from seq2seq.config.training_config import TrainingConfig
 from seq2seq.model.kinds import make_model
 from seq2seq.scripts.experiments.equal_models import equal_config
 from seq2seq.scripts.experiments.figures import curve, panels
@@ -29,7 +30,6 @@ from seq2seq.scripts.experiments.outcome import Check, Result, Results, spread
 from seq2seq.scripts.experiments.small_model import batch_of
 from seq2seq.scripts.experiments.tasks import copying
 from seq2seq.scripts.experiments.timing import median_seconds
-from seq2seq.storage.training_config import TrainingConfig
 from seq2seq.training.optimizer import make_optimizer
 from seq2seq.training.parallel import pmap_train_step, split_rows
 from seq2seq.training.step import init_state, make_train_step

@@ -24,6 +24,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 
+from seq2seq.config.training_config import TrainingConfig
 from seq2seq.model.layers import LayerNorm
 from seq2seq.model.transformer import Sublayer, Transformer
 from seq2seq.scripts.experiments.figures import curve, panels, smoothed
@@ -39,7 +40,6 @@ from seq2seq.scripts.experiments.small_model import (
     train_model,
 )
 from seq2seq.scripts.experiments.tasks import reversal
-from seq2seq.storage.training_config import TrainingConfig
 from seq2seq.training.parameters import init_params
 from seq2seq.training.step import loss_sums
 

@@ -14,8 +14,9 @@ import jax.numpy as jnp
 import numpy as np
 from flax import linen as nn
 
+from seq2seq.config.special_tokens import OUR_IDS
+from seq2seq.config.training_config import TrainingConfig
 from seq2seq.data.batching.packing import Batch, pack_rows
-from seq2seq.data.special_tokens import OUR_IDS
 from seq2seq.data.tokens.pairs import Pairs, ragged
 from seq2seq.model.config import ModelConfig
 from seq2seq.model.encoder_decoder import EncoderDecoder
@@ -23,7 +24,6 @@ from seq2seq.model.search.hypotheses import Hypotheses
 from seq2seq.model.search.scoring import AttentionWeights, teacher_forcing
 from seq2seq.model.search.translate import Request, Search, translate
 from seq2seq.model.transformer import Transformer
-from seq2seq.storage.training_config import TrainingConfig
 from seq2seq.training.optimizer import make_optimizer
 from seq2seq.training.parallel import pmap_train_step, split_rows
 from seq2seq.training.step import init_state, make_train_step

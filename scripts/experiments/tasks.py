@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from seq2seq.data.special_tokens import SPECIALS
+from seq2seq.config.special_tokens import SPECIALS
 from seq2seq.scripts.experiments.small_model import Sequences, Task
 
 

@@ -10,7 +10,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from seq2seq.storage.config import Config, load_config
+from seq2seq.config.tree import Config, load_config
 from seq2seq.storage.run import flatten
 from seq2seq.storage.run_files import read_best, steps
 

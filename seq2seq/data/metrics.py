@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from seq2seq.config.training_config import BLEU_TOKENIZERS
 from seq2seq.runtime.errors import CONFIGURATION, UserError
 
 
@@ -132,11 +133,10 @@ class RougeMetric(Metric):
 
 
 # Cased BLEU of detokenised text (Post 2018), by tokenizer. `force` allows tokenised text.
-BLEU_TOKENIZERS = {
-    name: Metric("BLEU", {"tokenize": name, "force": name == "none"})
-    for name in ("13a", "zh", "ja-mecab", "ko-mecab", "char", "none")
+BLEU = {
+    name: Metric("BLEU", {"tokenize": name, "force": name == "none"}) for name in BLEU_TOKENIZERS
 }
-bleu = BLEU_TOKENIZERS["13a"]
+bleu = BLEU["13a"]
 # Of text split at spaces. Not comparable to `bleu`; some papers report it.
 tokenized_bleu = Metric(
     "BLEU",
@@ -147,7 +147,7 @@ chrf = Metric("CHRF")  # chrF2: F-score of character n-grams (Popović 2015)
 ter = Metric("TER")  # edits per word of the reference (Snover et al. 2006); lower is better
 
 METRICS = {"bleu": bleu, "tokenized_bleu": tokenized_bleu, "chrf": chrf, "ter": ter}
-METRICS |= {f"bleu:{name}": metric for name, metric in BLEU_TOKENIZERS.items()}
+METRICS |= {f"bleu:{name}": metric for name, metric in BLEU.items()}
 # The F1 scores of ROUGE (Lin 2004) with the words of English, and with those of all scripts.
 ROUGE_KINDS = ("rouge1", "rouge2", "rougeL", "rougeLsum")
 ROUGE = {

@@ -17,13 +17,13 @@ from seq2seq.compilation.report import (
     shapes_of,
 )
 from seq2seq.compilation.targets import Target
+from seq2seq.config.tree import DecodingConfig
 from seq2seq.decoding.engine.engine import Engine
 from seq2seq.decoding.engine.lanes import Lanes
 from seq2seq.decoding.engine.sizes import sizes_of
 from seq2seq.decoding.translator import Translator
 from seq2seq.model.inference import inference_variables
 from seq2seq.model.platforms import choices_of
-from seq2seq.storage.config import DecodingConfig
 
 
 def search_lines(translator: Translator, target: Target) -> Iterator[str]:

@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 
-from seq2seq.data.config import LANGUAGES, TEMPLATES, DataConfig
+from seq2seq.config.data_config import LANGUAGES, TEMPLATES, DataConfig
 from seq2seq.data.tokenizers.tokenizer import Tokenizer
 from seq2seq.data.tokens.affixes import Affixes, affixes_of
 from seq2seq.decoding.results import Item

@@ -8,9 +8,9 @@ from collections.abc import Iterable
 from dataclasses import fields, replace
 from typing import Any
 
+from seq2seq.config.tree import DecodingConfig
 from seq2seq.model.options import did_you_mean
 from seq2seq.runtime.errors import CONFIGURATION, UserError
-from seq2seq.storage.config import DecodingConfig
 
 BEAM, SAMPLING, EXPORT = "a beam search", "sampling (--samples=N)", "an exported file"
 SCORE, ALIGN = "--mode=score", "--mode=align"

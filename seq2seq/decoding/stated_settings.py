@@ -4,12 +4,12 @@ from collections.abc import Iterator
 from dataclasses import fields
 from pathlib import Path
 
-from seq2seq.data.config import LANGUAGES, TEMPLATES, DataConfig
+from seq2seq.config.data_config import LANGUAGES, TEMPLATES, DataConfig
+from seq2seq.config.tree import Config, DecodingConfig
 from seq2seq.pretrained.generation import unknown_settings
 from seq2seq.pretrained.json_fields import read_json
 from seq2seq.pretrained.models import family_of
 from seq2seq.pretrained.transformers_family import separate_output
-from seq2seq.storage.config import Config, DecodingConfig
 
 DATA_FIELDS = (*TEMPLATES, *(f"{side}_language" for side in LANGUAGES))
 

@@ -2,14 +2,14 @@
 
 from collections.abc import Sequence
 
-from seq2seq.data.config import DataConfig
+from seq2seq.config.data_config import DataConfig
+from seq2seq.config.tree import DecodingConfig
 from seq2seq.data.tokenizers.characters import characters_of, find_piece
 from seq2seq.data.tokenizers.tokenizer import Tokenizer, encode_truncated
 from seq2seq.decoding.engine.engine import Engine
 from seq2seq.decoding.languages import LineAffixes
 from seq2seq.decoding.results import Item, Source, source_text
 from seq2seq.runtime.errors import CONFIGURATION, DATA, UserError
-from seq2seq.storage.config import DecodingConfig
 
 
 def encoded_sources(

@@ -11,7 +11,8 @@ from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any
 
-from seq2seq.data.config import DataConfig
+from seq2seq.config.data_config import DataConfig
+from seq2seq.config.tree import DecodingConfig
 from seq2seq.data.tokenizers.characters import characters_of
 from seq2seq.data.tokenizers.piece_tokenizer import PieceTokenizer, tokenizers_for_pieces
 from seq2seq.data.tokenizers.tokenizer import Tokenizer, ids_without_piece
@@ -48,7 +49,6 @@ from seq2seq.pretrained.models import read_current
 from seq2seq.runtime.devices import check_not_forked, prepare_jax_by_default
 from seq2seq.runtime.errors import CONFIGURATION, UserError
 from seq2seq.runtime.prefetch import Prefetched
-from seq2seq.storage.config import DecodingConfig
 
 OPTION_SETS = 16  # translators kept by `with_options`, with their engines' batch sizes
 

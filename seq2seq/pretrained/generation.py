@@ -8,10 +8,10 @@ from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from pathlib import Path
 
+from seq2seq.config.decoding_config import DecodingConfig
 from seq2seq.data.tokenizers.tokenizer import Tokenizer
 from seq2seq.model.config import ModelConfig
 from seq2seq.pretrained.json_fields import SHOWN, JsonFields, read_json
-from seq2seq.storage.decoding_config import DecodingConfig
 
 # Fields of generation_config.json (or config.json, where older versions of transformers put them).
 APPLIED = {

@@ -2,10 +2,10 @@
 
 from typing import Any
 
+from seq2seq.config.decoding_config import DecodingConfig
 from seq2seq.data.tokenizers.tokenizer import Tokenizer
 from seq2seq.model.config import ModelConfig
 from seq2seq.pretrained.generation import STOPS
-from seq2seq.storage.decoding_config import DecodingConfig
 
 # `exact` has no equal there; "never" is the nearest.
 EARLY_STOPPING = {"exact": "never"} | {stop: value for value, stop in STOPS.items()}

@@ -6,12 +6,12 @@ from dataclasses import fields as dataclass_fields
 from pathlib import Path
 from typing import Any, NoReturn
 
+from seq2seq.config.decoding_config import DecodingConfig
+from seq2seq.files.output_files import write_atomic
 from seq2seq.model.config import ModelConfig
 from seq2seq.model.options import TYPE_NAMES, broken_rules
 from seq2seq.runtime.errors import CHECKPOINT, UserError
-from seq2seq.runtime.files import write_atomic
 from seq2seq.runtime.json_objects import json_object
-from seq2seq.storage.decoding_config import DecodingConfig
 
 SHOWN = 200  # characters of a value in a message
 MOST_BYTES = 1 << 27  # of a file; those of the largest known vocabularies have 30 MB

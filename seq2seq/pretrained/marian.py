@@ -8,7 +8,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from seq2seq.data.config import DataConfig
+from seq2seq.config.data_config import DataConfig
+from seq2seq.config.tree import Config, DecodingConfig
 from seq2seq.data.tokenizers.marian_tokenizer import UNKNOWN, MarianTokenizer, without_appended_pad
 from seq2seq.data.tokenizers.vocabulary import vocabulary_sha256
 from seq2seq.model.config import ModelConfig
@@ -25,7 +26,6 @@ from seq2seq.pretrained.marian_tensors import (
 from seq2seq.pretrained.tensors import places_in, read_params
 from seq2seq.pretrained.weight_files import WeightFiles
 from seq2seq.runtime.errors import CHECKPOINT, UserError
-from seq2seq.storage.config import Config, DecodingConfig
 
 ACTIVATIONS = {"swish": "silu", "silu": "silu", "relu": "relu", "gelu": "gelu"}
 # Fields of config.json that must have this value, which is also their default.

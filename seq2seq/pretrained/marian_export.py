@@ -12,7 +12,8 @@ from typing import Any
 
 import numpy as np
 
-from seq2seq.data.config import TEMPLATES, DataConfig
+from seq2seq.config.data_config import TEMPLATES, DataConfig
+from seq2seq.config.tree import Config, DecodingConfig
 from seq2seq.data.tokenizers.marian_tokenizer import (
     OLD_PAD,
     PAD,
@@ -21,6 +22,7 @@ from seq2seq.data.tokenizers.marian_tokenizer import (
 )
 from seq2seq.data.tokenizers.sentencepiece_tokenizer import SentencePieceTokenizer
 from seq2seq.data.tokenizers.tokenizer import Tokenizer
+from seq2seq.files.output_files import write_atomic
 from seq2seq.model.config import ModelConfig
 from seq2seq.pretrained.common_fields import common_fields
 from seq2seq.pretrained.generation_export import (
@@ -40,8 +42,6 @@ from seq2seq.pretrained.marian_tensors import (
 from seq2seq.pretrained.tensors import stored_tensors
 from seq2seq.pretrained.weight_files import write_weights
 from seq2seq.runtime.errors import CHECKPOINT, UserError
-from seq2seq.runtime.files import write_atomic
-from seq2seq.storage.config import Config, DecodingConfig
 
 # The values of each field that MarianMT has or that can be converted to it.
 EXPRESSIBLE: dict[str, tuple[Any, ...]] = {

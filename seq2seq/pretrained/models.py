@@ -8,6 +8,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
+from seq2seq.config.tree import Config
 from seq2seq.data.tokenizers.tokenizer import Tokenizer
 from seq2seq.model.config import ModelConfig
 from seq2seq.pretrained.bart import BART, M2M_100, MBART, PEGASUS
@@ -26,7 +27,6 @@ from seq2seq.pretrained.transformers_family import (
 from seq2seq.pretrained.unsupported import ADAPTERS, OTHERS
 from seq2seq.pretrained.weight_files import weights_path
 from seq2seq.runtime.errors import CHECKPOINT, CONFIGURATION, UserError
-from seq2seq.storage.config import Config
 from seq2seq.storage.run_files import current_name, params_directory, read_run, restore_params
 
 Chosen = TypeVar("Chosen")

@@ -9,12 +9,13 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from seq2seq.data.config import DataConfig
+from seq2seq.config.data_config import DataConfig
 from seq2seq.data.tokenizers.byte_tokenizer import SENTINELS, ByteTokenizer
 from seq2seq.data.tokenizers.json_tokenizer import JsonTokenizer, byte_level_document
 from seq2seq.data.tokenizers.marian_tokenizer import M2MTokenizer
 from seq2seq.data.tokenizers.offset_tokenizer import OffsetTokenizer
 from seq2seq.data.tokenizers.tokenizer import Tokenizer
+from seq2seq.files.output_files import write_atomic
 from seq2seq.pretrained.json_fields import write_json
 from seq2seq.pretrained.language_codes import M2M_CODES, MBART_25
 from seq2seq.pretrained.tokenizer_files import (
@@ -25,7 +26,6 @@ from seq2seq.pretrained.tokenizer_files import (
     T5_MODEL,
 )
 from seq2seq.runtime.errors import CHECKPOINT, UserError
-from seq2seq.runtime.files import write_atomic
 
 SENTINEL = re.compile(r"<extra_id_(\d+)>")
 Files = dict[str, bytes | dict[str, Any]]

@@ -8,7 +8,9 @@ from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
-from seq2seq.data.config import LANGUAGES, TEMPLATES
+from seq2seq.config.data_config import LANGUAGES, TEMPLATES
+from seq2seq.config.decoding_config import DecodingConfig
+from seq2seq.config.tree import Config
 from seq2seq.data.tokenizers.tokenizer import Tokenizer
 from seq2seq.model.config import ModelConfig
 from seq2seq.pretrained.generation_export import ENGINE, forced_beginning, generation_settings
@@ -18,8 +20,6 @@ from seq2seq.pretrained.tokenizer_export import write_files
 from seq2seq.pretrained.transformers_family import Pretrained, described, read_fields
 from seq2seq.pretrained.weight_files import write_weights
 from seq2seq.runtime.errors import CHECKPOINT, UserError
-from seq2seq.storage.config import Config
-from seq2seq.storage.decoding_config import DecodingConfig
 
 
 def differences(row: Pretrained, model: ModelConfig) -> dict[str, tuple[str, str]]:

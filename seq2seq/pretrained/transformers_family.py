@@ -11,7 +11,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from seq2seq.data.config import DataConfig
+from seq2seq.config.data_config import DataConfig
+from seq2seq.config.tree import Config, DecodingConfig
 from seq2seq.data.tokenizers.tokenizer import Tokenizer
 from seq2seq.data.tokenizers.vocabulary import vocabulary_sha256
 from seq2seq.model.config import ModelConfig
@@ -24,7 +25,6 @@ from seq2seq.pretrained.tokenizer_files import check_tokenizer_class
 from seq2seq.pretrained.weight_files import WeightFiles
 from seq2seq.runtime.errors import CHECKPOINT, UserError
 from seq2seq.runtime.json_objects import json_object
-from seq2seq.storage.config import Config, DecodingConfig
 
 OUTPUT, TIE = "lm_head.weight", "tie_word_embeddings"
 

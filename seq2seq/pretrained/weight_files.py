@@ -14,9 +14,9 @@ import numpy as np
 from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save_file
 
+from seq2seq.files.output_files import sync_to_disk
 from seq2seq.pretrained.json_fields import read_json
 from seq2seq.runtime.errors import CHECKPOINT, UserError
-from seq2seq.runtime.files import sync_to_disk
 
 WEIGHTS, INDEX = "model.safetensors", "model.safetensors.index.json"
 DTYPES = ("F64", "F32", "F16", "BF16")  # of the weights, as safetensors names them

@@ -1,1 +1,1 @@
-"""Errors, files, config options, devices, processes and signals, for all other packages."""
+"""Errors, streams, devices, processes, threads and signals, for all other packages."""

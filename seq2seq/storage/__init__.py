@@ -1,1 +1,1 @@
-"""The run directory: configuration, checkpoints, manifests and records."""
+"""The run directory: checkpoints, manifests, records and copies in object storage."""

@@ -19,21 +19,21 @@ import jax.numpy as jnp
 import numpy as np
 import orbax.checkpoint as ocp
 
-from seq2seq.runtime import processes
-from seq2seq.runtime.devices import replicated
-from seq2seq.runtime.errors import CHECKPOINT, DIVERGED, OUTPUT, UserError
-from seq2seq.runtime.files import publish_directory
-from seq2seq.runtime.temporaries import (
+from seq2seq.config.migration import FORMAT_VERSION, migrate
+from seq2seq.files.output_files import publish_directory
+from seq2seq.files.temporaries import (
     delete_abandoned,
     delete_directory,
     delete_temporary,
     is_temporary,
     temporary_directory,
 )
+from seq2seq.runtime import processes
+from seq2seq.runtime.devices import replicated
+from seq2seq.runtime.errors import CHECKPOINT, DIVERGED, OUTPUT, UserError
 from seq2seq.storage.manifest import quarantine, write_manifest
-from seq2seq.storage.migration import FORMAT_VERSION, migrate
 from seq2seq.storage.newest_step import newest_intact_step
-from seq2seq.storage.replica import Replica
+from seq2seq.storage.replicas.replica import Replica
 from seq2seq.storage.run_files import (
     mean_params,
     read_best,

@@ -9,7 +9,7 @@ import re
 from functools import partial
 from pathlib import Path
 
-from seq2seq.runtime.files import file_sha256, retried, sync_to_disk, write_atomic
+from seq2seq.files.output_files import file_sha256, retried, sync_to_disk, write_atomic
 
 NAME = "MANIFEST.sha256"
 FIRST = "# sha256 of the lines below: {}\n"

@@ -8,9 +8,9 @@ from pathlib import Path
 from shlex import quote
 from typing import Any
 
+from seq2seq.config.migration import migrate
 from seq2seq.runtime.errors import CHECKPOINT, UserError
 from seq2seq.storage.manifest import damage
-from seq2seq.storage.migration import migrate
 from seq2seq.storage.run_files import steps
 
 

@@ -4,11 +4,11 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from seq2seq.config.tree import Config
 from seq2seq.data.tokenizers.tokenizer import Tokenizer
 from seq2seq.runtime import processes
 from seq2seq.runtime.logs import no_log
-from seq2seq.storage.config import Config
-from seq2seq.storage.replica import Replica
+from seq2seq.storage.replicas.replica import Replica
 from seq2seq.storage.run import Run
 
 

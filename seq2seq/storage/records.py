@@ -14,8 +14,8 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
+from seq2seq.files.locks import no_follow
 from seq2seq.runtime.jax_settings import FIXED
-from seq2seq.runtime.locks import no_follow
 from seq2seq.storage.manifest import quarantine
 
 LIBRARIES = ("jax", "jaxlib", "flax", "optax", "orbax-checkpoint", "numpy", "sentencepiece")

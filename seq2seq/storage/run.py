@@ -12,14 +12,8 @@ from dataclasses import asdict, fields, replace
 from pathlib import Path
 from typing import Any
 
-from seq2seq.data.tokenizers.tokenizer import Tokenizer
-from seq2seq.data.tokenizers.vocabulary import save_tokenizers
-from seq2seq.runtime import processes
-from seq2seq.runtime.errors import CHECKPOINT, CONFIGURATION, DATA, OUTPUT, UserError
-from seq2seq.runtime.files import write_atomic
-from seq2seq.runtime.locks import lock_file
-from seq2seq.runtime.streams import write_stderr
-from seq2seq.storage.config import (
+from seq2seq.config.migration import BEFORE_5
+from seq2seq.config.tree import (
     Config,
     DecodingConfig,
     is_foreign,
@@ -27,10 +21,16 @@ from seq2seq.storage.config import (
     save_config,
     take_model,
 )
+from seq2seq.data.tokenizers.tokenizer import Tokenizer
+from seq2seq.data.tokenizers.vocabulary import save_tokenizers
+from seq2seq.files.locks import lock_file
+from seq2seq.files.output_files import write_atomic
+from seq2seq.runtime import processes
+from seq2seq.runtime.errors import CHECKPOINT, CONFIGURATION, DATA, OUTPUT, UserError
+from seq2seq.runtime.streams import write_stderr
 from seq2seq.storage.event_file import EventFile
-from seq2seq.storage.migration import BEFORE_5
 from seq2seq.storage.records import append, metrics_until, read_facts, start_facts
-from seq2seq.storage.replica import Replica
+from seq2seq.storage.replicas.replica import Replica
 from seq2seq.storage.run_files import LEFT_BY_FAILED_START, RUN_FILES, steps
 
 # Fields that may change when a run is resumed: neither parameter shapes nor data depend on them.

@@ -21,14 +21,14 @@ from typing import TYPE_CHECKING, Any
 import jax
 import numpy as np
 
+from seq2seq.config.tree import Config, load_config, save_config
 from seq2seq.data.tokenizers.tokenizer import Tokenizer
 from seq2seq.data.tokenizers.vocabulary import load_tokenizers, save_tokenizers, vocabulary_sha256
+from seq2seq.files.output_files import write_atomic
 from seq2seq.runtime import processes
 from seq2seq.runtime.errors import CHECKPOINT, OUTPUT, UserError
-from seq2seq.runtime.files import write_atomic
 from seq2seq.runtime.json_objects import json_object
 from seq2seq.runtime.memory import free_host_memory
-from seq2seq.storage.config import Config, load_config, save_config
 from seq2seq.storage.manifest import damage, has_part, write_manifest
 
 if TYPE_CHECKING:

@@ -18,10 +18,10 @@ from seq2seq.compilation.report import (
     shapes_of,
 )
 from seq2seq.compilation.targets import Target
+from seq2seq.config.tree import Config, has_config, load_config
 from seq2seq.data.batching.packing import Batch
 from seq2seq.model.kinds import make_model
 from seq2seq.runtime.devices import AXIS
-from seq2seq.storage.config import Config, has_config, load_config
 from seq2seq.training.optimizer import make_optimizer
 from seq2seq.training.parallel import make_eval_step, sharded_step, split_rows
 from seq2seq.training.parameters import parameter_shapes

@@ -9,6 +9,7 @@ from pathlib import Path
 import jax
 from jax.stages import Wrapped
 
+from seq2seq.config.tree import Config
 from seq2seq.data.batching.batches import Batches, DataPosition
 from seq2seq.data.batching.packing import Batch
 from seq2seq.data.tokens.corpus_cache import CorpusCache, deleting_damaged_stores
@@ -17,7 +18,6 @@ from seq2seq.runtime.devices import prepare_jax
 from seq2seq.runtime.errors import OUTPUT, UserError
 from seq2seq.runtime.memory import free_memory
 from seq2seq.runtime.streams import note
-from seq2seq.storage.config import Config
 from seq2seq.storage.newest_step import newest_intact_step, stored_data
 from seq2seq.storage.read_only_run import ReadOnlyRun
 from seq2seq.storage.records import intact_facts

@@ -13,12 +13,13 @@ from typing import Any, Protocol
 import jax
 import numpy as np
 
+from seq2seq.config.tree import Config
 from seq2seq.data.batching.batches import fixed_batches
 from seq2seq.data.batching.packing import Batch
 from seq2seq.data.corpora.corpus import Corpus
 from seq2seq.data.corpora.held_out import qualified
 from seq2seq.data.metrics import (
-    BLEU_TOKENIZERS,
+    BLEU,
     Metric,
     Score,
     chrf,
@@ -29,7 +30,6 @@ from seq2seq.data.metrics import (
 from seq2seq.data.tokens.pairs import Pairs
 from seq2seq.runtime import processes
 from seq2seq.runtime.streams import write_stored
-from seq2seq.storage.config import Config
 from seq2seq.storage.run import Run
 from seq2seq.storage.run_files import read_best
 from seq2seq.training.best_checkpoint import BestCheckpoint
@@ -81,7 +81,7 @@ class Evaluator:
     ):
         self._config, self._run, self._held_out = config, run, held_out
         self._eval_step, self._translator = eval_step, translator
-        self.bleu = BLEU_TOKENIZERS[config.training.bleu_tokenizer]
+        self.bleu = BLEU[config.training.bleu_tokenizer]
         self.best = BestCheckpoint(config.training.best_metric)
         references = [text for corpus, _ in held_out.values() for text in corpus.target]
         if hint := tokenizer_hint([self.bleu], references):

@@ -3,12 +3,14 @@
 import os
 from typing import NamedTuple
 
+from seq2seq.config.tree import Config
 from seq2seq.data.batching.batches import Batches
 from seq2seq.data.corpora.corpus import Corpus
 from seq2seq.data.corpora.counts import Counts, Note
 from seq2seq.data.corpora.held_out import held_out_specs, qualified
 from seq2seq.data.corpora.part_reader import PartReader
 from seq2seq.data.corpora.registry import open_parts, read_corpus
+from seq2seq.data.metrics import BLEU
 from seq2seq.data.tokenizers.tokenizer import Tokenizer
 from seq2seq.data.tokens.corpus_cache import CorpusCache
 from seq2seq.data.tokens.encoded_corpus import encode_parts
@@ -18,7 +20,6 @@ from seq2seq.data.tokens.training_pairs import TrainingPairs
 from seq2seq.runtime import processes
 from seq2seq.runtime.errors import DATA, UserError
 from seq2seq.runtime.logs import throttled
-from seq2seq.storage.config import Config
 from seq2seq.storage.records import intact_facts
 from seq2seq.storage.run import Run
 from seq2seq.training.parameters import check_freeze
@@ -57,8 +58,9 @@ def prepare_data(
     """Open the corpora, load or make the vocabulary, and encode; the config has its sizes.
 
     `overwrite` deletes the previous run once there is a vocabulary: a misspelled path or an
-    unusable corpus deletes nothing.
+    unusable corpus deletes nothing. A missing package of the BLEU tokenizer is an error first.
     """
+    BLEU[config.training.bleu_tokenizer].check()
     corpora = open_corpora(config, run)
     with processes.first_process_first("the vocabulary"):
         run.receive_files()

@@ -14,11 +14,11 @@ import jax
 from jax.stages import Wrapped
 
 from seq2seq.compilation.report import total_memory
+from seq2seq.config.tree import Config
 from seq2seq.data.batching.packing import Batch
 from seq2seq.model.config import num_parameters
 from seq2seq.runtime.errors import CONFIGURATION, UserError
 from seq2seq.runtime.memory import free_memory
-from seq2seq.storage.config import Config
 from seq2seq.storage.run import Run
 from seq2seq.storage.sizes import megabytes, num_bytes
 from seq2seq.training.step import Metrics, TrainState, TrainStep

@@ -14,8 +14,8 @@ import optax
 from flax.traverse_util import flatten_dict
 from jax import Array
 
+from seq2seq.config.tree import TrainingConfig
 from seq2seq.model.matmul import matmul
-from seq2seq.storage.config import TrainingConfig
 from seq2seq.training.parameters import is_decayed
 
 MOMENTUM = 0.95

@@ -6,10 +6,10 @@ a row end the training.
 
 from collections.abc import Callable
 
+from seq2seq.config.training_config import TrainingConfig
 from seq2seq.data.batching.batches import DataPosition
 from seq2seq.runtime.errors import DIVERGED, UserError
 from seq2seq.storage.run import Run
-from seq2seq.storage.training_config import TrainingConfig
 
 EXAMPLES = 5  # pairs of a batch that the message lists
 

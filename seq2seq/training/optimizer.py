@@ -13,7 +13,7 @@ import optax
 from jax import Array
 from jax.typing import ArrayLike
 
-from seq2seq.storage.config import TrainingConfig
+from seq2seq.config.tree import TrainingConfig
 from seq2seq.training.muon import muon_scaling
 from seq2seq.training.parameters import is_decayed
 

@@ -24,11 +24,11 @@ import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from jax.stages import Wrapped
 
+from seq2seq.config.tree import TrainingConfig
 from seq2seq.data.batching.packing import Batch
 from seq2seq.model.encoder_decoder import EncoderDecoder
 from seq2seq.runtime import processes
 from seq2seq.runtime.devices import AXIS, one_per_device
-from seq2seq.storage.config import TrainingConfig
 from seq2seq.training.loss import LossSums
 from seq2seq.training.step import TrainState, TrainStep, loss_sums
 

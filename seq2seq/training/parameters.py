@@ -13,12 +13,12 @@ import jax
 import jax.numpy as jnp
 from flax.traverse_util import flatten_dict, unflatten_dict
 
+from seq2seq.config.tree import Config
 from seq2seq.model.config import ModelConfig
 from seq2seq.model.encoder_decoder import EncoderDecoder
 from seq2seq.model.kinds import make_model
 from seq2seq.model.options import closest_names
 from seq2seq.runtime.errors import CONFIGURATION, UserError
-from seq2seq.storage.config import Config
 
 VOCABULARY_SIZES = ("source_vocab_size", "target_vocab_size")
 

@@ -9,15 +9,15 @@ from time import monotonic, perf_counter
 
 import jax
 
+from seq2seq.config.training_config import profile_steps
+from seq2seq.config.tree import Config, TrainingConfig
 from seq2seq.data.batching.batches import Batches, DataPosition
 from seq2seq.data.batching.packing import Batch
 from seq2seq.model.config import num_parameters
 from seq2seq.runtime import processes
 from seq2seq.runtime.logs import format_duration
 from seq2seq.runtime.precision import precision_hint
-from seq2seq.storage.config import Config, TrainingConfig
 from seq2seq.storage.run import Run, refuse_link, warn_on_write_error
-from seq2seq.storage.training_config import profile_steps
 from seq2seq.training.memory_check import size_hint
 from seq2seq.training.nonfinite_steps import NonfiniteSteps
 from seq2seq.training.parameters import num_frozen

@@ -9,13 +9,13 @@ from typing import Any
 import jax
 import optax
 
+from seq2seq.config.tree import Config
 from seq2seq.data.batching.batches import DataPosition
 from seq2seq.pretrained.models import load_params
 from seq2seq.runtime import processes
 from seq2seq.runtime.errors import CHECKPOINT, DATA, UserError
 from seq2seq.storage.checkpoints import Checkpoints
-from seq2seq.storage.config import Config
-from seq2seq.storage.remote_model import model_directory
+from seq2seq.storage.replicas.remote_model import model_directory
 from seq2seq.storage.run import Run, data_change_message
 from seq2seq.training.best_checkpoint import BestCheckpoint
 from seq2seq.training.inputs import Data

@@ -20,11 +20,11 @@ import jax.numpy as jnp
 import optax
 from jaxtyping import Array, Float, Int
 
+from seq2seq.config.tree import TrainingConfig
 from seq2seq.data.batching.packing import Batch
 from seq2seq.model.encoder_decoder import EncoderDecoder
 from seq2seq.model.platforms import by_platform
 from seq2seq.runtime.devices import AXIS, replicated
-from seq2seq.storage.config import TrainingConfig
 from seq2seq.training.loss import LossSums, blockwise_cross_entropy, zero_sums
 from seq2seq.training.parameters import init_params, merge_params, split_params
 

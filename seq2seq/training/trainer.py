@@ -11,6 +11,7 @@ from typing import Any
 
 import jax
 
+from seq2seq.config.tree import Config
 from seq2seq.data.batching.batches import DataPosition, own_rows
 from seq2seq.data.batching.packing import Batch
 from seq2seq.model.kinds import make_model
@@ -20,7 +21,6 @@ from seq2seq.runtime.errors import OUTPUT, UserError
 from seq2seq.runtime.prefetch import Prefetched
 from seq2seq.runtime.signals import Status, StopFlag, Stopped
 from seq2seq.storage.checkpoints import Checkpoints
-from seq2seq.storage.config import Config
 from seq2seq.storage.run import Run
 from seq2seq.storage.sizes import disk_forecast
 from seq2seq.training.evaluate import EvaluationTranslator, Evaluator

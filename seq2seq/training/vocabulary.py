@@ -4,11 +4,12 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from seq2seq.data.config import LANGUAGES, TEMPLATES, DataConfig
+from seq2seq.config.data_config import LANGUAGES, TEMPLATES, DataConfig
+from seq2seq.config.special_tokens import OUR_IDS
+from seq2seq.config.tree import Config, take_model
 from seq2seq.data.corpora.held_out import named_corpora
 from seq2seq.data.corpora.part_reader import PartReader
 from seq2seq.data.corpora.registry import corpus_tags, split_spec
-from seq2seq.data.special_tokens import OUR_IDS
 from seq2seq.data.tokenizers.given_vocabulary import read_own_tokenizers
 from seq2seq.data.tokenizers.tokenizer import Tokenizer
 from seq2seq.data.tokenizers.vocabulary import load_tokenizers, vocabulary_sha256
@@ -17,14 +18,13 @@ from seq2seq.data.tokenizers.vocabulary_sample import sample_texts
 from seq2seq.data.tokenizers.vocabulary_training import train_tokenizers
 from seq2seq.data.tokens.affixes import affixes_of
 from seq2seq.data.tokens.corpus_cache import CorpusCache
+from seq2seq.files.remote import is_remote
 from seq2seq.pretrained.models import open_model
 from seq2seq.runtime.errors import CONFIGURATION, DATA, UserError
 from seq2seq.runtime.logs import Log, throttled
 from seq2seq.runtime.paths import expand_path
 from seq2seq.runtime.processes import is_first
-from seq2seq.runtime.remote import is_remote
-from seq2seq.storage.config import Config, take_model
-from seq2seq.storage.remote_model import model_directory
+from seq2seq.storage.replicas.remote_model import model_directory
 from seq2seq.storage.run import Run
 
 

@@ -27,7 +27,7 @@ import jax.numpy as jnp  # noqa: E402
 import numpy as np  # noqa: E402
 
 from seq2seq import train  # noqa: E402
-from seq2seq.runtime.command import run_command  # noqa: E402
+from seq2seq.cli.command import run_command  # noqa: E402
 from tests.acceptance.injection import replace  # noqa: E402
 
 
@@ -157,7 +157,7 @@ def hurry():
 
     patch = pytest.MonkeyPatch()
     shorten_pauses(patch)
-    patch.setattr("seq2seq.storage.replica.PAUSES", (0.1,))
+    patch.setattr("seq2seq.storage.replicas.replica.PAUSES", (0.1,))
 
 
 if __name__ == "__main__":

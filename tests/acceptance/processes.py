@@ -14,7 +14,7 @@ import numpy as np
 import orbax.checkpoint as ocp
 
 import seq2seq.train
-from seq2seq.runtime.temporaries import is_temporary
+from seq2seq.files.temporaries import is_temporary
 from seq2seq.storage.run_files import steps
 from tests.acceptance.injection import POINTS
 from tests.support.forked import call_forked, environment_of, start_with_stderr

@@ -6,7 +6,7 @@ import re
 
 import pytest
 
-from seq2seq.data.config import DataConfig
+from seq2seq.config.data_config import DataConfig
 from seq2seq.data.corpora.registry import read_corpus
 from tests.acceptance.command_line import train
 from tests.support.tiny import WORDS, write_corpus
@@ -14,7 +14,7 @@ from tests.support.tiny import WORDS, write_corpus
 LINES = 1000
 BROKEN_LOADER = """
 from seq2seq.data.batching import batches
-from seq2seq.storage.config import Config
+from seq2seq.config.tree import Config
 
 def get_config():
     pack_rows = batches.pack_rows

@@ -6,9 +6,9 @@ import time
 
 import pytest
 
-from seq2seq.runtime import remote
+from seq2seq.files import remote
 from seq2seq.runtime.paths import working_copy
-from seq2seq.storage.replica_names import directories_of, steps_among
+from seq2seq.storage.replicas.names import directories_of, steps_among
 from tests.acceptance.command_line import DECODE, ENVIRONMENT, decode, trained
 from tests.acceptance.processes import KILLED, ended, error_of, final_state, last_step, wait_for
 from tests.acceptance.test_decoding_faults import text_of
@@ -39,7 +39,7 @@ def storage(request):
 
 
 def on(scheme):
-    """Runs a test on this storage; tests/runtime/test_remote.py tests both in detail."""
+    """Runs a test on this storage; tests/files/test_remote.py tests both in detail."""
     return pytest.mark.parametrize("storage", [scheme], indirect=True)
 
 

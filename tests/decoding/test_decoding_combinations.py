@@ -11,12 +11,12 @@ import jax
 import numpy as np
 import pytest
 
+from seq2seq.config.tree import DecodingConfig
 from seq2seq.data.tokenizers.list_tokenizer import ListTokenizer
 from seq2seq.decoding.results import Item
 from seq2seq.decoding.translator import Translator
 from seq2seq.model.config import ModelConfig
 from seq2seq.model.search.rules import forbid_sequences_mask
-from seq2seq.storage.config import DecodingConfig
 from tests.support.marks import slow_except
 from tests.support.models.random_parameters import random_params
 from tests.support.oracles.slow_translator import CustomRule, SlowTranslator

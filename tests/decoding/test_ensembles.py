@@ -9,10 +9,10 @@ import numpy as np
 import orbax.checkpoint as ocp
 import pytest
 
+from seq2seq.config.tree import load_config, save_config
 from seq2seq.decoding.ensembles import members_of, normalized_weights, open_ensemble
 from seq2seq.decoding.translator import Translator
 from seq2seq.runtime.errors import CHECKPOINT, CONFIGURATION, UserError
-from seq2seq.storage.config import load_config, save_config
 from seq2seq.storage.manifest import write_manifest
 from seq2seq.storage.run_files import params_directory, restore_params, write_best
 from tests.support.models.tiny_tokenizers import write_multilingual_run

@@ -15,8 +15,9 @@ import jax
 import numpy as np
 import pytest
 
-from seq2seq.data.config import DataConfig, nfc
-from seq2seq.data.special_tokens import END
+from seq2seq.config.data_config import DataConfig, nfc
+from seq2seq.config.special_tokens import END
+from seq2seq.config.tree import Config
 from seq2seq.data.tokenizers.characters import Characters
 from seq2seq.data.tokenizers.marian_tokenizer import MarianTokenizer
 from seq2seq.data.tokenizers.vocabulary import load_tokenizers
@@ -30,7 +31,6 @@ from seq2seq.runtime.errors import UserError
 from seq2seq.scripts import export as export_command
 from seq2seq.scripts import load_exported
 from seq2seq.scripts.export import chosen_buckets, cleaning, exported, tokenizer_files
-from seq2seq.storage.config import Config
 from tests.support.in_process import call_in_process, with_defaults
 from tests.support.models.tiny_marian import SENTENCES, TAGS, write_marian
 from tests.support.models.tiny_tokenizers import write_multilingual_run

@@ -2,7 +2,7 @@
 
 import pytest
 
-from seq2seq.data.config import DataConfig
+from seq2seq.config.data_config import DataConfig
 from seq2seq.data.tokenizers.vocabulary_training import train_tokenizers
 from seq2seq.decoding.results import Item
 from seq2seq.decoding.translator import Translator

@@ -5,6 +5,7 @@ from dataclasses import fields
 
 import pytest
 
+from seq2seq.config.tree import DecodingConfig
 from seq2seq.decoding.results import Item
 from seq2seq.decoding.search_options import (
     ALIGN,
@@ -16,7 +17,6 @@ from seq2seq.decoding.search_options import (
     check_effect,
 )
 from seq2seq.runtime.errors import CONFIGURATION, UserError
-from seq2seq.storage.config import DecodingConfig
 from tests.support.models.echo import echoing_translator
 from tests.support.models.random_translator import translator_of
 

@@ -20,7 +20,7 @@ from seq2seq.decoding.streaming import (
     weight,
     windows,
 )
-from seq2seq.runtime.lines import text_lines
+from seq2seq.files.lines import text_lines
 from seq2seq.runtime.prefetch import Prefetched
 from seq2seq.runtime.streams import note, write_stderr
 from tests.support.models.echo import in_time

@@ -10,6 +10,7 @@ import jax
 import numpy as np
 import pytest
 
+from seq2seq.config.tree import DecodingConfig
 from seq2seq.data.tokenizers.list_tokenizer import ListTokenizer
 from seq2seq.decoding.engine import engine
 from seq2seq.decoding.engine.lanes import Lanes
@@ -18,7 +19,6 @@ from seq2seq.decoding.translator import Translator
 from seq2seq.model.config import CHOICES, ModelConfig
 from seq2seq.model.search.hypotheses import Hypotheses
 from seq2seq.runtime.errors import CONFIGURATION, UserError
-from seq2seq.storage.config import DecodingConfig
 from tests.support.forked import fork
 from tests.support.models.echo import echoing_translator
 from tests.support.models.random_parameters import random_params

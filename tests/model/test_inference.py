@@ -10,12 +10,12 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from seq2seq.config.tree import DecodingConfig
 from seq2seq.decoding.engine.engine import Engine
 from seq2seq.model import platforms
 from seq2seq.model.config import ModelConfig
 from seq2seq.model.inference import inference_variables, original_params
 from seq2seq.model.kinds import make_model
-from seq2seq.storage.config import DecodingConfig
 from tests.support.marks import slow_except
 from tests.support.models.small_transformer import variables_of
 

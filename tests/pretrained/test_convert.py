@@ -10,13 +10,13 @@ import jax
 import numpy as np
 import pytest
 
+from seq2seq.config.tree import load_config
 from seq2seq.data.batching.batches import Batches, DataPosition
 from seq2seq.data.tokenizers.marian_tokenizer import MarianTokenizer
 from seq2seq.model.config import ModelConfig
 from seq2seq.model.kinds import make_model
 from seq2seq.pretrained.models import load_params, open_model
 from seq2seq.runtime.errors import CHECKPOINT, CONFIGURATION, OUTPUT, UserError
-from seq2seq.storage.config import load_config
 from seq2seq.storage.run import Run
 from seq2seq.train import resume_or_start
 from seq2seq.training.evaluate import held_out_loss

@@ -9,6 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from seq2seq.config.tree import DecodingConfig
 from seq2seq.decoding.engine.engine import Engine
 from seq2seq.decoding.engine.programs import Pieces
 from seq2seq.decoding.results import Source
@@ -17,7 +18,6 @@ from seq2seq.pretrained.generation import STOPS
 from seq2seq.pretrained.marian import load_marian, marian_config
 from seq2seq.pretrained.models import open_model
 from seq2seq.runtime.errors import CHECKPOINT, UserError
-from seq2seq.storage.config import DecodingConfig
 from tests.support.models.tiny_marian import CONFIG, SHARING, random_model, write_marian
 
 N, LIMIT, PAD = 4, 11, CONFIG["pad_token_id"]

@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file
 
-from seq2seq.data.config import DataConfig
+from seq2seq.config.data_config import DataConfig
+from seq2seq.config.tree import DecodingConfig
 from seq2seq.data.tokenizers.list_tokenizer import ListTokenizer
 from seq2seq.data.tokenizers.marian_tokenizer import MarianTokenizer
 from seq2seq.data.tokenizers.sentencepiece_tokenizer import SentencePieceTokenizer
@@ -26,7 +27,6 @@ from seq2seq.pretrained.marian_export import (
 )
 from seq2seq.pretrained.models import export_of, load_params, open_model
 from seq2seq.runtime.errors import CHECKPOINT, UserError
-from seq2seq.storage.config import DecodingConfig
 from seq2seq.storage.run_files import write_run
 from tests.support.marks import slow_except
 from tests.support.models.random_parameters import random_params

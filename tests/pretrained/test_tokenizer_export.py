@@ -5,7 +5,7 @@ import json
 import pytest
 from sentencepiece import SentencePieceProcessor
 
-from seq2seq.data.config import DataConfig
+from seq2seq.config.data_config import DataConfig
 from seq2seq.pretrained.models import PRETRAINED
 from tests.support.models.tiny_marian import SENTENCES
 from tests.support.models.tiny_tokenizers import CODES, T5, model, write

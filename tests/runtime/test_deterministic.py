@@ -10,7 +10,7 @@ from tests.support.tiny import tiny_flags, write_corpus
 SCRIPT = """
 import sys
 import COMMAND
-from seq2seq.runtime.command import run_command
+from seq2seq.cli.command import run_command
 
 def compile_something(*_, **__):
     import jax

@@ -2,7 +2,8 @@
 
 import pytest
 
-from seq2seq.runtime import command, errors
+from seq2seq.cli import command
+from seq2seq.runtime import errors
 from seq2seq.runtime.errors import UserError
 
 

@@ -13,11 +13,11 @@ import jax
 import numpy as np
 import pytest
 
+from seq2seq.cli.connection import check_process_flags
+from seq2seq.files.remote import list_files
 from seq2seq.pretrained.models import load_params
-from seq2seq.runtime.connection import check_process_flags
 from seq2seq.runtime.errors import CONFIGURATION, UserError
 from seq2seq.runtime.paths import working_copy
-from seq2seq.runtime.remote import list_files
 from seq2seq.storage.run_files import steps
 from tests.support.object_storage import object_storage
 from tests.support.runs import state_bytes

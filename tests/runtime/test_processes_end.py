@@ -10,7 +10,8 @@ import jax
 import numpy as np
 import pytest
 
-from seq2seq.runtime import connection, processes
+from seq2seq.cli import connection
+from seq2seq.runtime import processes
 from seq2seq.runtime.errors import UserError
 from seq2seq.storage.run_files import steps
 from tests.support.several import ROOT, Job, training, write_data

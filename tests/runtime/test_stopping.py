@@ -19,7 +19,7 @@ SLOW_PLANS = """
 import sys
 import time
 from seq2seq.data.batching.windows import Windows
-from seq2seq.storage.config import Config
+from seq2seq.config.tree import Config
 
 def get_config():
     original = Windows.plan

@@ -3,7 +3,7 @@
 import json
 from pathlib import Path
 
-from seq2seq.storage.config import save_config
+from seq2seq.config.tree import save_config
 from tests.support.tiny import tiny_config
 
 STEPS = (2, 4, 6)

@@ -10,12 +10,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from seq2seq.config.tree import load_config, save_config
 from seq2seq.decoding.translator import Translator
 from seq2seq.scripts import attention_page
 from seq2seq.scripts.attention_page import attention_html
 from seq2seq.scripts.pages.attention_data import Example, attention_section, load_example, view_data
 from seq2seq.scripts.pages.template import json_element
-from seq2seq.storage.config import load_config, save_config
 from tests.scripts.made_attention import SOURCE, TARGET, made_attention
 from tests.support.forked import call_forked
 from tests.support.in_process import call_in_process, with_defaults

@@ -14,11 +14,11 @@ import pytest
 
 import seq2seq.decode
 import seq2seq.train
+from seq2seq.config.training_config import TrainingConfig, profile_steps
 from seq2seq.pretrained.models import load_params, open_model
 from seq2seq.scripts import checkpoints
 from seq2seq.storage import run_files
 from seq2seq.storage.checkpoints import Checkpoints
-from seq2seq.storage.training_config import TrainingConfig, profile_steps
 from seq2seq.training import trainer
 from seq2seq.training.memory_check import failed_allocation, out_of_memory_message
 from seq2seq.training.step import TrainState
@@ -39,7 +39,7 @@ import os
 import signal
 import sys
 
-from seq2seq.storage.config import Config
+from seq2seq.config.tree import Config
 
 def get_config():
     write, saved = sys.stderr.write, []

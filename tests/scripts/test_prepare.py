@@ -7,7 +7,7 @@ import zipfile
 
 import pytest
 
-from seq2seq.data.config import DataConfig
+from seq2seq.config.data_config import DataConfig
 from seq2seq.data.corpora.registry import read_corpus
 from seq2seq.runtime.errors import CONFIGURATION, DATA, OUTPUT
 from seq2seq.scripts import (

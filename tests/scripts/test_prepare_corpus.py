@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from seq2seq.data.config import DataConfig
+from seq2seq.config.data_config import DataConfig
 from seq2seq.data.corpora.registry import open_parts
 from seq2seq.data.tokenizers.vocabulary_training import train_tokenizers
 from seq2seq.data.tokens.corpus_cache import CorpusCache

@@ -14,8 +14,8 @@ import pytest
 from seq2seq.decoding import ensembles
 from seq2seq.decoding import translator as translator_module
 from seq2seq.decoding.translator import Translator
+from seq2seq.files import temporaries
 from seq2seq.pretrained.models import find_params
-from seq2seq.runtime import temporaries
 from seq2seq.runtime.errors import CHECKPOINT, CONFIGURATION, OUTPUT, UserError
 from seq2seq.runtime.signals import Stopped
 from seq2seq.storage import checkpoints, manifest

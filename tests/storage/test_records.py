@@ -8,10 +8,10 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
+from seq2seq.config.tree import load_config
 from seq2seq.runtime import processes
 from seq2seq.runtime.errors import CHECKPOINT, DATA, OUTPUT, UserError
 from seq2seq.runtime.signals import Stopped
-from seq2seq.storage.config import load_config
 from seq2seq.storage.manifest import has_part
 from seq2seq.storage.records import commit, metrics_until, read_facts
 from seq2seq.storage.run_files import read_best

@@ -16,7 +16,7 @@ from unittest.mock import Mock, patch
 import jax
 from absl import app, flags
 
-from seq2seq.runtime.command import code_and_message, parse_flags
+from seq2seq.cli.command import code_and_message, parse_flags
 from seq2seq.runtime.signals import StopFlag
 from seq2seq.training import dry_run
 from tests.support.forked import Done

@@ -33,7 +33,7 @@ from urllib.parse import parse_qs, unquote, urlsplit
 
 import pytest
 
-from seq2seq.runtime import remote
+from seq2seq.files import remote
 
 HOST = "127.0.0.1"
 ERROR = (
@@ -112,7 +112,7 @@ class Traffic:
 
 
 class Memory(Traffic):
-    """Objects with the operations of file systems of fsspec that seq2seq/runtime/remote.py uses."""
+    """Objects with the operations of file systems of fsspec that seq2seq/files/remote.py uses."""
 
     def __init__(self):
         super().__init__()
@@ -422,7 +422,7 @@ class Quick:
 
 def shorten_pauses(patch: pytest.MonkeyPatch) -> None:
     """Retry without pauses, ours and those of the libraries, which take up to a minute."""
-    patch.setattr("seq2seq.runtime.remote.PAUSES", (0.001,) * 3)
+    patch.setattr("seq2seq.files.remote.PAUSES", (0.001,) * 3)
     for module in "gcsfs.retry", "s3fs.core", "aiobotocore.endpoint":
         with suppress(ImportError):
             patch.setattr(importlib.import_module(module), "asyncio", Quick())

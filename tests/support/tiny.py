@@ -6,13 +6,13 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
-from seq2seq.data.config import DataConfig
+from seq2seq.config.data_config import DataConfig
+from seq2seq.config.tree import Config, DecodingConfig, TrainingConfig
 from seq2seq.data.tokenizers.list_tokenizer import ListTokenizer
 from seq2seq.data.tokenizers.tokenizer import Tokenizer
 from seq2seq.data.tokenizers.vocabulary import tokenizer_sha256
 from seq2seq.model.config import ModelConfig
 from seq2seq.runtime.signals import StopFlag
-from seq2seq.storage.config import Config, DecodingConfig, TrainingConfig
 
 PARTS = "model", "data", "training", "decoding"
 WORDS = "eins zwei drei vier fünf sechs sieben acht neun zehn elf".split()

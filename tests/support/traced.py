@@ -5,7 +5,7 @@ from dataclasses import replace
 from functools import cache
 from unittest import mock
 
-from seq2seq.storage.config import TrainingConfig
+from seq2seq.config.tree import TrainingConfig
 from seq2seq.training import dry_run, step, trainer
 from seq2seq.training.optimizer import learning_rate_schedule
 

@@ -10,7 +10,7 @@ from typing import NamedTuple
 import jax
 import numpy as np
 
-from seq2seq.data.special_tokens import END, START
+from seq2seq.config.special_tokens import END, START
 from tests.support.models.bag_of_words import (
     BROKEN,
     BagOfWords,

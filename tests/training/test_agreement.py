@@ -14,9 +14,9 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
+from seq2seq.config.tree import TrainingConfig
 from seq2seq.data.batching.batches import DataPosition
 from seq2seq.runtime import processes
-from seq2seq.storage.config import TrainingConfig
 from seq2seq.storage.run_files import steps
 from seq2seq.training.trainer import Trainer
 from tests.support.several import training, write_data
@@ -243,7 +243,7 @@ SLOW_BATCHES = """
 import sys
 import time
 from seq2seq.runtime import processes
-from seq2seq.storage.config import Config
+from seq2seq.config.tree import Config
 from seq2seq.training.trainer import Trainer
 
 def get_config():

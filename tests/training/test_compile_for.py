@@ -9,16 +9,16 @@ import pytest
 
 from seq2seq.compilation.report import Report
 from seq2seq.compilation.targets import TPUS, Target
-from seq2seq.data.config import DataConfig
+from seq2seq.config.data_config import DataConfig
+from seq2seq.config.flag import config_directory
+from seq2seq.config.migration import FORMAT_VERSION
+from seq2seq.config.tree import Config, load_config
 from seq2seq.decoding import compile_for as decoding
 from seq2seq.decoding.translator import Translator
+from seq2seq.files import remote
 from seq2seq.model.config import ModelConfig
-from seq2seq.runtime import remote
 from seq2seq.runtime.errors import CHECKPOINT, UserError
-from seq2seq.storage.config import Config, load_config
-from seq2seq.storage.migration import FORMAT_VERSION
 from seq2seq.training import compile_for as training
-from seq2seq.training.config_flag import config_directory
 from tests.support.runs import cheap_config, cheap_model
 from tests.support.tiny import write_run
 

@@ -9,11 +9,11 @@ import numpy as np
 import pytest
 import sacrebleu
 
+from seq2seq.config.tree import Config, TrainingConfig
 from seq2seq.data.corpora.corpus import Corpus, Origin
 from seq2seq.data.corpora.counts import Counts
 from seq2seq.data.metrics import bleu
 from seq2seq.data.tokens.pairs import Pairs, ragged
-from seq2seq.storage.config import Config, TrainingConfig
 from seq2seq.storage.run import Run
 from seq2seq.training import evaluate
 from seq2seq.training.best_checkpoint import BestCheckpoint

@@ -9,9 +9,9 @@ import optax
 import pytest
 from flax.traverse_util import flatten_dict
 
+from seq2seq.config.tree import TrainingConfig
 from seq2seq.model.config import ModelConfig
 from seq2seq.model.transformer import Transformer
-from seq2seq.storage.config import TrainingConfig
 from seq2seq.training.optimizer import SCALINGS, learning_rate_schedule, make_optimizer
 from seq2seq.training.parameters import parameter_shapes
 from seq2seq.training.step import init_state

@@ -12,11 +12,11 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
+from seq2seq.config.tree import Config, TrainingConfig
 from seq2seq.data.batching.batches import DataPosition
 from seq2seq.runtime import processes
 from seq2seq.runtime.errors import CONFIGURATION, DIVERGED, UserError
 from seq2seq.runtime.signals import Stopped
-from seq2seq.storage.config import Config, TrainingConfig
 from seq2seq.storage.run_files import steps
 from seq2seq.training.progress import Progress, Stopwatch, limits_text, reached_limit, seconds_left
 from seq2seq.training.resume import restored_progress

@@ -13,6 +13,7 @@ import jax
 import numpy as np
 import pytest
 
+from seq2seq.config.tree import load_config
 from seq2seq.data.corpora.part_reader import PartReader
 from seq2seq.data.tokens.corpus_cache import CorpusCache
 from seq2seq.model.config import ModelConfig
@@ -21,7 +22,6 @@ from seq2seq.runtime.errors import CHECKPOINT, CONFIGURATION, DATA, DIVERGED, OU
 from seq2seq.runtime.signals import Stopped
 from seq2seq.scripts.pages.run_records import training_seconds
 from seq2seq.storage.checkpoints import Checkpoints
-from seq2seq.storage.config import load_config
 from seq2seq.storage.newest_step import stored_data
 from seq2seq.storage.run import Run
 from seq2seq.storage.run_files import steps

@@ -6,14 +6,14 @@ from copy import deepcopy
 
 import pytest
 
-from seq2seq.data.config import DataConfig
+from seq2seq.config.data_config import DataConfig
+from seq2seq.config.special_tokens import OUR_IDS
+from seq2seq.config.tree import Config
 from seq2seq.data.corpora.registry import open_parts
-from seq2seq.data.special_tokens import OUR_IDS
 from seq2seq.data.tokenizers.vocabulary import vocabulary_sha256
 from seq2seq.data.tokens.corpus_cache import CorpusCache
 from seq2seq.runtime.errors import CONFIGURATION, DATA, UserError
 from seq2seq.runtime.logs import no_log
-from seq2seq.storage.config import Config
 from seq2seq.storage.run import Run
 from seq2seq.training import vocabulary
 from seq2seq.training.vocabulary import find_tokenizers, with_vocabulary

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from jaxtyping import Int64
 
+from seq2seq.config.special_tokens import OUR_IDS, Special
 from seq2seq.data.batching.loss_weights import loss_weight_scale
 from seq2seq.data.batching.packing import Batch, Plan, pack_pairs, pack_rows
 from seq2seq.data.batching.planner import Planner
@@ -19,7 +20,6 @@ from seq2seq.data.batching.windows import (
     Window,
     Windows,
 )
-from seq2seq.data.special_tokens import OUR_IDS, Special
 from seq2seq.data.tokens.pairs import Pairs, select_pairs
 from seq2seq.runtime.prefetch import Prefetched
 

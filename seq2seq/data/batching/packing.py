@@ -9,9 +9,9 @@ from typing import NamedTuple
 import numpy as np
 from jaxtyping import Float32, Int, Int32, Int64
 
+from seq2seq.config.special_tokens import Special
 from seq2seq.data.batching.loss_weights import label_weights
 from seq2seq.data.batching.order import ROWS, Permutation
-from seq2seq.data.special_tokens import Special
 from seq2seq.data.tokens.pairs import Pairs, Ragged, Sides, ragged
 from seq2seq.model.target_shift import shift_right
 

@@ -3,10 +3,10 @@
 from array import array
 from collections.abc import Sequence
 
-from seq2seq.data.config import DataConfig
+from seq2seq.config.data_config import DataConfig
 from seq2seq.data.corpora.corpus import CollectedBlock
 from seq2seq.data.corpora.counts import EXAMPLES, Counts, Invalid, Problem, value_range
-from seq2seq.runtime.lines import LONGEST, TOO_LONG
+from seq2seq.files.lines import LONGEST, TOO_LONG
 
 NOT_UTF8 = Problem(
     "not UTF-8",

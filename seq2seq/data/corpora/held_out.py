@@ -6,7 +6,7 @@ news=text:a.de,a.en; web=tsv:b.tsv        a list; paths in it contain no semicol
 
 import re
 
-from seq2seq.data.config import DataConfig
+from seq2seq.config.data_config import DataConfig
 from seq2seq.data.corpora.registry import CORPUS_KINDS, check_corpus, split_spec
 from seq2seq.runtime.errors import CONFIGURATION, UserError
 

@@ -9,15 +9,15 @@ Duplicates depend on the blocks before, so they are dropped afterwards, in order
 from collections.abc import Iterator
 from typing import Any
 
-from seq2seq.data.config import DataConfig
+from seq2seq.config.data_config import DataConfig
 from seq2seq.data.corpora.blocks import Block
 from seq2seq.data.corpora.collector import PairCollector
 from seq2seq.data.corpora.corpus import CollectedBlock
 from seq2seq.data.corpora.counts import Counts
 from seq2seq.data.corpora.duplicates import DuplicateFilter
 from seq2seq.data.corpora.raw_corpus import MixturePart
+from seq2seq.files.input_files import is_rereadable, version_of
 from seq2seq.runtime.errors import DATA, UserError
-from seq2seq.runtime.input_files import is_rereadable, version_of
 from seq2seq.runtime.logs import Log, no_log
 
 LARGE = 32 << 20  # bytes; a corpus with more is read again and not kept in memory

@@ -8,13 +8,13 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from typing import ClassVar, NamedTuple
 
-from seq2seq.data.config import DataConfig
+from seq2seq.config.data_config import DataConfig
 from seq2seq.data.corpora.blocks import Block
 from seq2seq.data.corpora.collector import PairCollector
 from seq2seq.data.corpora.text_files import add_columns, add_tsv, text_blocks, tsv_blocks
+from seq2seq.files.input_files import absolute_path
+from seq2seq.files.lines import check_file
 from seq2seq.runtime.errors import CONFIGURATION, UserError
-from seq2seq.runtime.input_files import absolute_path
-from seq2seq.runtime.lines import check_file
 
 
 class RawCorpus(ABC):

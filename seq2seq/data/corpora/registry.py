@@ -14,7 +14,7 @@ raw_corpus.py defines their interface. The checks need neither TFDS nor TensorFl
 
 import re
 
-from seq2seq.data.config import RESERVED, DataConfig
+from seq2seq.config.data_config import RESERVED, DataConfig
 from seq2seq.data.corpora.corpus import CollectedBlock, Corpus, Origin, corpus_of
 from seq2seq.data.corpora.part_reader import PartReader
 from seq2seq.data.corpora.raw_corpus import (

@@ -14,8 +14,8 @@ import numpy as np
 from seq2seq.data.corpora.blocks import Block, blocks_of
 from seq2seq.data.corpora.collector import PairCollector
 from seq2seq.data.corpora.counts import Problem
+from seq2seq.files.lines import LONGEST, raw_lines
 from seq2seq.runtime.errors import DATA, UserError
-from seq2seq.runtime.lines import LONGEST, raw_lines
 
 CORRECT = "correct the file, or drop such lines with --config.data.on_bad_line=skip"
 WRONG_COLUMNS = {

@@ -11,12 +11,12 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from seq2seq.data.config import DataConfig
+from seq2seq.config.data_config import DataConfig
 from seq2seq.data.corpora.blocks import Block, blocks_of
 from seq2seq.data.corpora.raw_corpus import RawCorpus
+from seq2seq.files.lines import LONGEST
 from seq2seq.runtime.errors import CONFIGURATION, DATA, UserError
 from seq2seq.runtime.json_objects import json_object
-from seq2seq.runtime.lines import LONGEST
 from seq2seq.runtime.paths import check_local_path, expand_path
 
 # Our split → the names that TFDS data sets use for it.

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Mapping, Sequence
 
-from seq2seq.data.special_tokens import UNKNOWN_TEXT
+from seq2seq.config.special_tokens import UNKNOWN_TEXT
 from seq2seq.data.tokenizers.tokenizer import one_line
 
 SPECIAL = ("<pad>", "</s>", "<unk>")

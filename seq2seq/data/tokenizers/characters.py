@@ -11,8 +11,8 @@ from collections.abc import Callable, Sequence
 from functools import cached_property, lru_cache
 from typing import Any, NamedTuple
 
-from seq2seq.data.config import nfc
-from seq2seq.data.special_tokens import LIST_SPECIALS
+from seq2seq.config.data_config import nfc
+from seq2seq.config.special_tokens import LIST_SPECIALS
 from seq2seq.data.tokenizers.tokenizer import Tokenizer
 
 # Control characters that are no white space, and the code points that Unicode defines as

@@ -8,8 +8,8 @@ names; padding, start and end may be missing.
 
 from collections.abc import Sequence
 
-from seq2seq.data.config import SUBWORD_TOKENIZERS
-from seq2seq.data.special_tokens import LIST_SPECIALS
+from seq2seq.config.data_config import SUBWORD_TOKENIZERS
+from seq2seq.config.special_tokens import LIST_SPECIALS
 from seq2seq.data.tokenizers.sentencepiece_model import model_type, read_pieces, with_special_pieces
 from seq2seq.data.tokenizers.sentencepiece_tokenizer import SentencePieceTokenizer
 from seq2seq.data.tokenizers.tokenizer import Tokenizer

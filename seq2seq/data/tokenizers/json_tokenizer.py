@@ -10,7 +10,7 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from seq2seq.data.special_tokens import UNKNOWN_TEXT
+from seq2seq.config.special_tokens import UNKNOWN_TEXT
 from seq2seq.data.tokenizers.languages import IN_MODEL, languages_of
 from seq2seq.data.tokenizers.tokenizer import gaps, one_line
 from seq2seq.runtime.errors import CONFIGURATION, UserError

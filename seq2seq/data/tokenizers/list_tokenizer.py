@@ -3,7 +3,7 @@
 import re
 from collections.abc import Iterable, Mapping, Sequence
 
-from seq2seq.data.special_tokens import (
+from seq2seq.config.special_tokens import (
     END,
     LIST_SPECIALS,
     PAD,

@@ -8,7 +8,7 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Self
 
-from seq2seq.data.special_tokens import UNKNOWN_TEXT
+from seq2seq.config.special_tokens import UNKNOWN_TEXT
 from seq2seq.data.tokenizers.sentencepiece_model import packed, unpacked
 from seq2seq.data.tokenizers.sentencepiece_tokenizer import TAG
 from seq2seq.data.tokenizers.tokenizer import gaps

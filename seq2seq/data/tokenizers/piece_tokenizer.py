@@ -3,7 +3,7 @@
 import re
 from collections.abc import Iterable, Sequence
 
-from seq2seq.data.special_tokens import Special
+from seq2seq.config.special_tokens import Special
 from seq2seq.data.tokenizers.tokenizer import Tokenizer
 from seq2seq.runtime.errors import CONFIGURATION, UserError
 

@@ -8,7 +8,7 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property
 
-from seq2seq.data.special_tokens import END, PAD, START
+from seq2seq.config.special_tokens import END, PAD, START
 from seq2seq.data.tokenizers.sentencepiece_model import USER_DEFINED, read_pieces
 from seq2seq.data.tokenizers.tokenizer import one_line
 

@@ -15,8 +15,8 @@ from seq2seq.data.tokenizers.marian_tokenizer import M2MTokenizer, MarianTokeniz
 from seq2seq.data.tokenizers.offset_tokenizer import OffsetTokenizer
 from seq2seq.data.tokenizers.sentencepiece_tokenizer import SentencePieceTokenizer
 from seq2seq.data.tokenizers.tokenizer import Tokenizer
+from seq2seq.files.output_files import retried, write_atomic
 from seq2seq.runtime.errors import CHECKPOINT, UserError
-from seq2seq.runtime.files import retried, write_atomic
 
 
 class Kind(NamedTuple):

@@ -11,14 +11,14 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from seq2seq.data.config import DataConfig
+from seq2seq.config.data_config import DataConfig
 from seq2seq.data.corpora.registry import corpus_tags
 from seq2seq.data.tokenizers.tokenizer import Tokenizer
 from seq2seq.data.tokenizers.vocabulary import load_tokenizers, save_tokenizers
 from seq2seq.data.tokenizers.vocabulary_sample import SAMPLE_CHARACTERS, SAMPLE_PAIRS
+from seq2seq.files.output_files import new_directory, write_atomic
+from seq2seq.files.temporaries import delete_directory
 from seq2seq.runtime.errors import UserError
-from seq2seq.runtime.files import new_directory, write_atomic
-from seq2seq.runtime.temporaries import delete_directory
 
 VERSION = 3  # of the sample and of the training; a change makes all entries unused
 KEY = "key.json"

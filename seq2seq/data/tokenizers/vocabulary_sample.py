@@ -17,7 +17,7 @@ from typing import NamedTuple
 import numpy as np
 from jaxtyping import Int, UInt64
 
-from seq2seq.data.config import DataConfig
+from seq2seq.config.data_config import DataConfig
 from seq2seq.data.corpora.counts import Counts
 from seq2seq.data.corpora.part_reader import PartReader, collect_block
 from seq2seq.runtime.logs import Log, no_log

@@ -8,8 +8,8 @@ from functools import partial
 from itertools import chain
 from typing import Any
 
-from seq2seq.data.config import SUBWORD_TOKENIZERS, DataConfig
-from seq2seq.data.special_tokens import END, LIST_SPECIALS, PAD, SPECIALS, START, UNKNOWN
+from seq2seq.config.data_config import SUBWORD_TOKENIZERS, DataConfig
+from seq2seq.config.special_tokens import END, LIST_SPECIALS, PAD, SPECIALS, START, UNKNOWN
 from seq2seq.data.tokenizers.characters import INVISIBLE, shown
 from seq2seq.data.tokenizers.list_tokenizer import ListTokenizer, split_tokens
 from seq2seq.data.tokenizers.sentencepiece_model import NORMAL, overlaps, read_pieces, with_pieces

@@ -2,7 +2,7 @@
 
 from typing import NamedTuple
 
-from seq2seq.data.config import LANGUAGES, DataConfig
+from seq2seq.config.data_config import LANGUAGES, DataConfig
 from seq2seq.data.tokenizers.characters import find_piece
 from seq2seq.data.tokenizers.languages import language_id
 from seq2seq.data.tokenizers.tokenizer import Tokenizer

@@ -17,15 +17,15 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
+from seq2seq.cli.path_flags import define_path
 from seq2seq.data.corpora.part_reader import LARGE
 from seq2seq.data.tokens.store_files import DamagedStore
 from seq2seq.data.tokens.token_store import TokenStore, in_use, open_store, read_key
+from seq2seq.files.locks import waiting_for_lock
+from seq2seq.files.remote import is_remote
 from seq2seq.runtime.errors import DATA, OUTPUT, UserError
-from seq2seq.runtime.locks import waiting_for_lock
 from seq2seq.runtime.logs import Log
-from seq2seq.runtime.path_flags import define_path
 from seq2seq.runtime.paths import cache_directory, expand_path
-from seq2seq.runtime.remote import is_remote
 
 
 class CorpusCache:

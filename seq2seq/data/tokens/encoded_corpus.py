@@ -7,7 +7,7 @@ from functools import partial, reduce
 from pathlib import Path
 from typing import Any
 
-from seq2seq.data.config import DataConfig
+from seq2seq.config.data_config import DataConfig
 from seq2seq.data.corpora.blocks import BLOCK_BYTES, BLOCK_LINES
 from seq2seq.data.corpora.counts import Counts
 from seq2seq.data.corpora.part_reader import LARGE, PartReader

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from jaxtyping import Int64
 
-from seq2seq.data.config import DataConfig
+from seq2seq.config.data_config import DataConfig
 from seq2seq.data.corpora.blocks import Block
 from seq2seq.data.corpora.corpus import CollectedBlock
 from seq2seq.data.corpora.counts import (

@@ -25,8 +25,8 @@ from typing import Any
 import numpy as np
 from jaxtyping import Int
 
+from seq2seq.files.output_files import retried, write_atomic
 from seq2seq.runtime.errors import DATA, UserError
-from seq2seq.runtime.files import retried, write_atomic
 
 INDEX = "store.json"
 FORMAT_VERSION = 1

@@ -33,7 +33,7 @@ from seq2seq.data.tokens.token_store import (
     id_dtype,
     interleaved,
 )
-from seq2seq.runtime.files import sync_to_disk
+from seq2seq.files.output_files import sync_to_disk
 
 
 class StoreWriter:

@@ -7,7 +7,10 @@ from typing import Any, get_type_hints
 
 from absl import flags
 
+from seq2seq.cli import connection
+from seq2seq.cli.path_flags import define_local_dir, define_path
 from seq2seq.compilation.targets import define_compile_for
+from seq2seq.config.tree import DecodingConfig
 from seq2seq.data.metrics import METRIC_NAMES
 from seq2seq.decoding.command.formats import FORMATS, Formats, formats_of
 from seq2seq.decoding.command.inputs import Input
@@ -15,9 +18,6 @@ from seq2seq.decoding.command.interactive import Terminal
 from seq2seq.decoding.command.job import Job
 from seq2seq.decoding.command.output_lines import MODES
 from seq2seq.decoding.command.references import DEFAULT_METRICS
-from seq2seq.runtime import connection
-from seq2seq.runtime.path_flags import define_local_dir, define_path
-from seq2seq.storage.config import DecodingConfig
 
 
 def job_of(f: flags.FlagValues) -> Job:

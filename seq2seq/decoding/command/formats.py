@@ -23,8 +23,8 @@ from seq2seq.decoding.command.json_lines import (
     with_fields,
 )
 from seq2seq.decoding.results import Item, Scored, Translation
+from seq2seq.files.lines import LONGEST, TOO_LONG
 from seq2seq.runtime.errors import CONFIGURATION, DATA, UserError
-from seq2seq.runtime.lines import LONGEST, TOO_LONG
 
 SETTINGS = "source_language", "target_language", "source_prefix"  # of a line
 

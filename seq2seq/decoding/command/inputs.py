@@ -11,12 +11,12 @@ from itertools import islice, zip_longest
 
 from seq2seq.decoding.command.formats import Format
 from seq2seq.decoding.results import Item
+from seq2seq.files.input_files import is_rereadable, remote_file
+from seq2seq.files.lines import text_lines
+from seq2seq.files.remote import is_remote
 from seq2seq.runtime.errors import CONFIGURATION, DATA, UserError
-from seq2seq.runtime.input_files import is_rereadable, remote_file
-from seq2seq.runtime.lines import text_lines
 from seq2seq.runtime.logs import no_log
 from seq2seq.runtime.paths import expand_path
-from seq2seq.runtime.remote import is_remote
 from seq2seq.runtime.streams import note
 
 NumberedItems = Iterator[tuple[int, Item]]  # numbers from 0

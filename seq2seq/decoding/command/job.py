@@ -6,6 +6,7 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Any
 
+from seq2seq.config.tree import DecodingConfig
 from seq2seq.decoding.command.formats import Formats, names_with
 from seq2seq.decoding.command.inputs import (
     Input,
@@ -16,13 +17,12 @@ from seq2seq.decoding.command.inputs import (
 from seq2seq.decoding.command.references import References
 from seq2seq.decoding.search_options import BEAM, check_effect
 from seq2seq.decoding.translator import Translator
+from seq2seq.files.locks import check_nothing, locked_output
+from seq2seq.files.output_files import check_outputs
 from seq2seq.runtime import processes
 from seq2seq.runtime.errors import CONFIGURATION, DATA, UserError
-from seq2seq.runtime.files import check_outputs
-from seq2seq.runtime.locks import check_nothing, locked_output
 from seq2seq.runtime.paths import expand_path, is_replaceable
 from seq2seq.runtime.streams import note
-from seq2seq.storage.config import DecodingConfig
 
 
 @dataclass(frozen=True)

@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from seq2seq.data.config import nfc
+from seq2seq.config.data_config import nfc
 from seq2seq.data.metrics import (
     METRIC_NAMES,
     METRICS,
@@ -13,8 +13,8 @@ from seq2seq.data.metrics import (
     Score,
     tokenizer_hint,
 )
+from seq2seq.files.lines import text_lines
 from seq2seq.runtime.errors import CONFIGURATION, DATA, UserError
-from seq2seq.runtime.lines import text_lines
 from seq2seq.runtime.streams import note
 
 DEFAULT_METRICS = "bleu,tokenized_bleu,chrf"

@@ -7,10 +7,10 @@ file appears complete or not at all.
 import os
 from abc import ABC, abstractmethod
 
-from seq2seq.runtime import remote
-from seq2seq.runtime.files import new_directory, storing, write_atomic
+from seq2seq.files import remote
+from seq2seq.files.output_files import new_directory, storing, write_atomic
+from seq2seq.files.temporaries import delete_directory
 from seq2seq.runtime.paths import expand_path
-from seq2seq.runtime.temporaries import delete_directory
 
 MARK = "fingerprint"  # the file with the fingerprint of a job
 

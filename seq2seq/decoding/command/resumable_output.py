@@ -25,16 +25,16 @@ from seq2seq.decoding.command.results_folder import MARK, results_folder
 from seq2seq.decoding.ensembles import Member
 from seq2seq.decoding.results import Item
 from seq2seq.decoding.translator import Translator
+from seq2seq.files.locks import check_nothing
+from seq2seq.files.output_files import file_sha256, open_atomic
+from seq2seq.files.temporaries import is_temporary
 from seq2seq.pretrained.models import find_params
 from seq2seq.runtime import processes
 from seq2seq.runtime.devices import is_deterministic
 from seq2seq.runtime.errors import DATA, OUTPUT, UserError
-from seq2seq.runtime.files import file_sha256, open_atomic
-from seq2seq.runtime.locks import check_nothing
 from seq2seq.runtime.streams import note
-from seq2seq.runtime.temporaries import is_temporary
 from seq2seq.runtime.version import __version__
-from seq2seq.storage.remote_model import VERSIONS
+from seq2seq.storage.replicas.remote_model import VERSIONS
 
 SAVE_INTERVAL = 10.0  # seconds after which results are saved even if they are fewer
 

@@ -17,6 +17,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from seq2seq.config.tree import DecodingConfig
 from seq2seq.decoding.engine.buckets import (
     by_bucket,
     distribute,
@@ -54,7 +55,6 @@ from seq2seq.model.search.rules import Rules
 from seq2seq.model.search.translate import Request
 from seq2seq.runtime.devices import check_not_forked, replicated, usable_cores
 from seq2seq.runtime.memory import device_memory
-from seq2seq.storage.config import DecodingConfig
 
 
 class Engine:

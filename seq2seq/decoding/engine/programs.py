@@ -14,12 +14,12 @@ import numpy as np
 from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec as P
 
+from seq2seq.config.tree import DecodingConfig
 from seq2seq.model.encoder_decoder import EncoderDecoder
 from seq2seq.model.search.hypotheses import Hypotheses
 from seq2seq.model.search.rules import RuleOptions, Rules
 from seq2seq.model.search.translate import Request, Search, translate
 from seq2seq.runtime.devices import replicated
-from seq2seq.storage.config import DecodingConfig
 
 PROGRAMS = 32  # kept: enough for four sets of options with eight buckets each
 

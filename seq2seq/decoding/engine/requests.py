@@ -10,11 +10,11 @@ from typing import Any
 
 import numpy as np
 
+from seq2seq.config.tree import DecodingConfig
 from seq2seq.decoding.engine.buckets import pad
 from seq2seq.decoding.results import Source
 from seq2seq.model.config import ModelConfig
 from seq2seq.model.search.translate import Request
-from seq2seq.storage.config import DecodingConfig
 
 
 def prefix_arrays(sources: Sequence[Source]) -> int:

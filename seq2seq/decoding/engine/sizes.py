@@ -9,13 +9,13 @@ from typing import NamedTuple
 import jax
 import numpy as np
 
+from seq2seq.config.tree import DecodingConfig
 from seq2seq.decoding.engine.buckets import length_buckets
 from seq2seq.decoding.engine.requests import max_lengths
 from seq2seq.model.config import ModelConfig, num_parameters
 from seq2seq.model.kinds import make_model
 from seq2seq.model.platforms import Choices, choices_of
 from seq2seq.model.positions import BIASES
-from seq2seq.storage.config import DecodingConfig
 
 USABLE = 0.5  # of the memory for a search; the rest is for copies that XLA makes
 

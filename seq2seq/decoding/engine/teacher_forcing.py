@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 
+from seq2seq.config.tree import DecodingConfig
 from seq2seq.data.tokenizers.characters import characters_of
 from seq2seq.data.tokenizers.tokenizer import Tokenizer, encode_truncated
 from seq2seq.data.tokens.affixes import Affixes
@@ -31,7 +32,6 @@ from seq2seq.model.encoder_decoder import EncoderDecoder
 from seq2seq.model.search.hypotheses import length_penalty
 from seq2seq.model.search.rules import RuleOptions, make_rules
 from seq2seq.model.search.scoring import attended_tokens, score_targets
-from seq2seq.storage.config import DecodingConfig
 
 PROGRAMS = 8  # kept, one for each set of models and of rules that change scores
 

@@ -6,6 +6,7 @@ from itertools import islice, pairwise
 import numpy as np
 import pytest
 
+from seq2seq.config.special_tokens import END, PAD, START
 from seq2seq.data.batching.batches import (
     Batches,
     DataPosition,
@@ -14,7 +15,6 @@ from seq2seq.data.batching.batches import (
     own_rows,
 )
 from seq2seq.data.batching.windows import WINDOW, Windows
-from seq2seq.data.special_tokens import END, PAD, START
 from seq2seq.data.tokens.pairs import Pairs, ragged
 from seq2seq.data.tokens.training_pairs import Part
 from tests.support.memory_pairs import MemoryPairs, batches_in_windows

@@ -5,9 +5,9 @@ from itertools import chain, islice
 import numpy as np
 import pytest
 
+from seq2seq.config.data_config import DataConfig
 from seq2seq.data.batching.batches import DataPosition, fixed_batches
 from seq2seq.data.batching.loss_weights import label_weights, loss_weight_scale
-from seq2seq.data.config import DataConfig
 from seq2seq.data.corpora.registry import read_corpus
 from seq2seq.data.corpora.text_files import parse_loss_weight
 from seq2seq.data.tokenizers.vocabulary_training import train_tokenizers

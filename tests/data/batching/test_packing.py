@@ -6,8 +6,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from seq2seq.config.special_tokens import OUR_IDS
 from seq2seq.data.batching.packing import first_fit, pack_pairs, pack_side
-from seq2seq.data.special_tokens import OUR_IDS
 from seq2seq.data.tokens.pairs import ragged
 from seq2seq.model.target_shift import shift_right
 

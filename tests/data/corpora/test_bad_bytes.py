@@ -2,7 +2,7 @@
 
 import pytest
 
-from seq2seq.data.config import DataConfig
+from seq2seq.config.data_config import DataConfig
 from seq2seq.data.corpora.collector import PairCollector
 from seq2seq.runtime.errors import DATA, UserError
 

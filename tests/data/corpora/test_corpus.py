@@ -4,7 +4,7 @@ import random
 
 import pytest
 
-from seq2seq.data.config import DataConfig
+from seq2seq.config.data_config import DataConfig
 from seq2seq.data.corpora.registry import read_corpus
 
 # Lines 2 and 5 repeat line 1; 6 repeats 4; line 3 has the target of line 1; 7 swaps the sides of 1.

@@ -2,7 +2,7 @@
 
 import pytest
 
-from seq2seq.data.config import DataConfig
+from seq2seq.config.data_config import DataConfig
 from seq2seq.data.corpora.held_out import held_out_specs, named_corpora, qualified
 from seq2seq.runtime.errors import CONFIGURATION, DATA, UserError
 

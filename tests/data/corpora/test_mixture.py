@@ -4,7 +4,7 @@ import os
 
 import pytest
 
-from seq2seq.data.config import DataConfig
+from seq2seq.config.data_config import DataConfig
 from seq2seq.data.corpora.registry import (
     check_corpus,
     corpus_tags,

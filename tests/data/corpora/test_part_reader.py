@@ -10,7 +10,7 @@ import unicodedata
 
 import pytest
 
-from seq2seq.data.config import DataConfig
+from seq2seq.config.data_config import DataConfig
 from seq2seq.data.corpora.blocks import Block
 from seq2seq.data.corpora.counts import Counts
 from seq2seq.data.corpora.part_reader import collect_block
@@ -24,7 +24,7 @@ GOOD = SIDES[:4]
 @pytest.fixture
 def small_limits(monkeypatch):
     """Sets the largest block; a line is too long above 11 bytes."""
-    for module in ("data.corpora.text_files", "data.corpora.collector", "runtime.lines"):
+    for module in ("data.corpora.text_files", "data.corpora.collector", "files.lines"):
         monkeypatch.setattr(f"seq2seq.{module}.LONGEST", 11)
 
     def limit(lines, size=1 << 20):

@@ -11,7 +11,7 @@ from unittest import mock
 import numpy as np
 import pytest
 
-from seq2seq.data.config import DataConfig
+from seq2seq.config.data_config import DataConfig
 from seq2seq.data.corpora import registry as corpora
 from seq2seq.data.corpora.blocks import blocks_of
 from seq2seq.data.corpora.raw_corpus import RawCorpus

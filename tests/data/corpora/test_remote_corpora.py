@@ -5,7 +5,7 @@ import os
 
 import pytest
 
-from seq2seq.data.config import DataConfig
+from seq2seq.config.data_config import DataConfig
 from seq2seq.data.corpora import part_reader
 from seq2seq.data.corpora.held_out import named_corpora
 from seq2seq.data.corpora.registry import check_corpus, open_parts, read_corpus
@@ -13,7 +13,7 @@ from seq2seq.data.tokenizers.vocabulary_training import train_tokenizers
 from seq2seq.data.tokens import corpus_cache, encoded_corpus
 from seq2seq.data.tokens.corpus_cache import CorpusCache
 from seq2seq.data.tokens.encoded_corpus import encode_parts
-from seq2seq.runtime import remote
+from seq2seq.files import remote
 from seq2seq.runtime.errors import CONFIGURATION, DATA, UserError
 
 NAMES = ("a.de", "a.en", "a.tsv", "w.tsv", "z.tsv.gz")

@@ -9,10 +9,10 @@ import re
 
 import pytest
 
-from seq2seq.data.config import DataConfig
+from seq2seq.config.data_config import DataConfig
 from seq2seq.data.corpora.registry import check_corpus, read_corpus
+from seq2seq.files.lines import truncated_lines
 from seq2seq.runtime.errors import DATA, UserError
-from seq2seq.runtime.lines import truncated_lines
 from seq2seq.runtime.logs import throttled
 
 LINES = 101
@@ -263,7 +263,7 @@ def test_a_pipe_is_a_file():
 
 
 def test_the_pair_of_an_extremely_long_line_is_dropped_without_reading_it_whole(text, monkeypatch):
-    for module in ("data.corpora.text_files", "data.corpora.collector", "runtime.lines"):
+    for module in ("data.corpora.text_files", "data.corpora.collector", "files.lines"):
         monkeypatch.setattr(f"seq2seq.{module}.LONGEST", 11)
     corpus = text(b"a\n" + b"b" * 997 + b"\nc\n" + b"d" * 12 + b"\ne\n", lines("x", 5))
     assert corpus.source == ["a", "c", "e"] and list(corpus.numbers) == [1, 3, 5]
@@ -281,7 +281,7 @@ def test_the_pair_of_an_extremely_long_line_is_dropped_without_reading_it_whole(
 
 
 def test_the_longest_line_of_a_tsv_file_is_kept_and_a_longer_one_is_dropped(tmp_path, monkeypatch):
-    for module in ("data.corpora.text_files", "data.corpora.collector", "runtime.lines"):
+    for module in ("data.corpora.text_files", "data.corpora.collector", "files.lines"):
         monkeypatch.setattr(f"seq2seq.{module}.LONGEST", 11)
     (tmp_path / "pairs.tsv").write_bytes(b"abcde\tfghij\nabcde\tfghijk\n")
     corpus = read_corpus(f"tsv:{tmp_path / 'pairs.tsv'}", "train", DataConfig())
@@ -301,12 +301,12 @@ def test_progress_is_logged_while_a_corpus_is_read(tmp_path, monkeypatch):
 @pytest.mark.parametrize("seed", range(30))
 def test_lines_are_the_same_in_chunks_of_any_size(seed, monkeypatch):
     """bytes.split finds the lines; a longer line keeps more than LONGEST bytes."""
-    monkeypatch.setattr("seq2seq.runtime.lines.LONGEST", 5)
+    monkeypatch.setattr("seq2seq.files.lines.LONGEST", 5)
     choose = random.Random(seed)
     data = bytes(choose.choices(b"ab\r\n", (9, 9, 2, 3), k=choose.randint(0, 400)))
     expected = [line.removesuffix(b"\r") for line in data.removesuffix(b"\n").split(b"\n")]
     digest = hashlib.sha256()
-    monkeypatch.setattr("seq2seq.runtime.lines.CHUNK", choose.randint(1, 40))
+    monkeypatch.setattr("seq2seq.files.lines.CHUNK", choose.randint(1, 40))
     truncated = list(truncated_lines(io.BytesIO(data), digest))
     if data:
         assert len(truncated) == len(expected)

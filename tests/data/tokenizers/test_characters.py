@@ -6,10 +6,10 @@ from array import array
 
 import pytest
 
-from seq2seq.data.config import NORMALIZATIONS, DataConfig
+from seq2seq.config.data_config import NORMALIZATIONS, DataConfig
+from seq2seq.config.special_tokens import OUR_IDS
 from seq2seq.data.corpora.corpus import CollectedBlock
 from seq2seq.data.corpora.counts import Counts
-from seq2seq.data.special_tokens import OUR_IDS
 from seq2seq.data.tokenizers.byte_tokenizer import ByteTokenizer
 from seq2seq.data.tokenizers.characters import INVISIBLE, Characters
 from seq2seq.data.tokenizers.piece_tokenizer import PieceTokenizer

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from sentencepiece import SentencePieceProcessor
 
-from seq2seq.data.special_tokens import UNKNOWN
+from seq2seq.config.special_tokens import UNKNOWN
 from seq2seq.data.tokenizers.marian_tokenizer import (
     M2MTokenizer,
     MarianTokenizer,

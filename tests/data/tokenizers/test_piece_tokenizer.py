@@ -2,8 +2,8 @@
 
 import pytest
 
-from seq2seq.data.config import DataConfig
-from seq2seq.data.special_tokens import OUR_IDS, Special
+from seq2seq.config.data_config import DataConfig
+from seq2seq.config.special_tokens import OUR_IDS, Special
 from seq2seq.data.tokenizers.marian_tokenizer import MarianTokenizer
 from seq2seq.data.tokenizers.piece_tokenizer import PieceTokenizer, tokenizers_for_pieces
 from seq2seq.data.tokenizers.vocabulary_training import train_tokenizers

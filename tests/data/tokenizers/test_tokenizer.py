@@ -7,8 +7,8 @@ from collections import Counter
 import numpy as np
 import pytest
 
-from seq2seq.data.config import TOKENIZERS, DataConfig
-from seq2seq.data.special_tokens import END, LIST_SPECIALS, PAD, START, UNKNOWN, UNKNOWN_TEXT
+from seq2seq.config.data_config import TOKENIZERS, DataConfig
+from seq2seq.config.special_tokens import END, LIST_SPECIALS, PAD, START, UNKNOWN, UNKNOWN_TEXT
 from seq2seq.data.tokenizers import tokenizer as tokenizer_module
 from seq2seq.data.tokenizers.list_tokenizer import ListTokenizer
 from seq2seq.data.tokenizers.tokenizer import encode_truncated

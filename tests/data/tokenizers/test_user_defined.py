@@ -7,12 +7,12 @@ from itertools import product
 import pytest
 from sentencepiece import SentencePieceProcessor
 
-from seq2seq.data.config import DataConfig
-from seq2seq.data.special_tokens import UNKNOWN
+from seq2seq.config.data_config import DataConfig
+from seq2seq.config.special_tokens import UNKNOWN
+from seq2seq.config.tree import Config
 from seq2seq.data.tokenizers.vocabulary import load_tokenizers, save_tokenizers
 from seq2seq.data.tokenizers.vocabulary_training import train_tokenizers
 from seq2seq.runtime.errors import CONFIGURATION, UserError
-from seq2seq.storage.config import Config
 
 TAGS = [">>deu<<", "[num]", ',"x;y"']  # no two can share a character of a text
 WORDS = "[1] und >> << nummer deutsch num >>x d>> eins, zwei; deu".split()

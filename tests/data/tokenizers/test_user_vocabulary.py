@@ -5,13 +5,13 @@ import random
 
 import pytest
 
-from seq2seq.data.config import DataConfig
-from seq2seq.data.special_tokens import END, LIST_SPECIALS, PAD, START, UNKNOWN
+from seq2seq.config.data_config import DataConfig
+from seq2seq.config.special_tokens import END, LIST_SPECIALS, PAD, START, UNKNOWN
+from seq2seq.config.tree import Config
 from seq2seq.data.tokenizers.given_vocabulary import read_own_tokenizer, read_own_tokenizers
 from seq2seq.data.tokenizers.sentencepiece_model import read_pieces
 from seq2seq.data.tokenizers.sentencepiece_tokenizer import SentencePieceTokenizer
 from seq2seq.runtime.errors import CONFIGURATION, DATA, UserError
-from seq2seq.storage.config import Config
 
 LINES = [
     f"{subject} {verb} {object_noun} ."

@@ -9,12 +9,12 @@ from threading import Barrier
 
 import pytest
 
-from seq2seq.data.config import DataConfig
+from seq2seq.config.data_config import DataConfig
 from seq2seq.data.tokenizers import vocabulary_cache, vocabulary_sample
 from seq2seq.data.tokenizers.vocabulary import tokenizer_sha256
 from seq2seq.data.tokenizers.vocabulary_cache import cached_tokenizers, vocabulary_key
 from seq2seq.data.tokenizers.vocabulary_training import train_tokenizers
-from seq2seq.runtime import files
+from seq2seq.files import output_files as files
 
 IDENTITIES = [{"corpus": "tsv:/a.tsv", "files": [["/a.tsv", 17, 99]]}]
 KEY = {"version": 1, "text": "한"}

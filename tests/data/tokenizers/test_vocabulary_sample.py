@@ -7,7 +7,7 @@ from fractions import Fraction
 import numpy as np
 import pytest
 
-from seq2seq.data.config import DataConfig
+from seq2seq.config.data_config import DataConfig
 from seq2seq.data.corpora.registry import open_parts
 from seq2seq.data.tokenizers import vocabulary_sample
 from seq2seq.data.tokenizers.vocabulary_sample import PairSample, sample_texts

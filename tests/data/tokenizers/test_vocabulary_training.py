@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from seq2seq.data.config import TOKENIZERS, DataConfig
-from seq2seq.data.special_tokens import UNKNOWN
+from seq2seq.config.data_config import TOKENIZERS, DataConfig
+from seq2seq.config.special_tokens import UNKNOWN
 from seq2seq.data.tokenizers import vocabulary_training
 from seq2seq.data.tokenizers.vocabulary import make_tokenizer, tokenizer_sha256
 from seq2seq.data.tokenizers.vocabulary_sample import SAMPLE_CHARACTERS, SAMPLE_PAIRS

@@ -5,9 +5,9 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from seq2seq.config.data_config import DataConfig
+from seq2seq.config.special_tokens import Special
 from seq2seq.data.batching.batches import fixed_batches
-from seq2seq.data.config import DataConfig
-from seq2seq.data.special_tokens import Special
 from seq2seq.data.tokenizers.list_tokenizer import ListTokenizer
 from seq2seq.data.tokens.affixes import Affixes, affixes_of
 from seq2seq.data.tokens.encoding import encode_pairs

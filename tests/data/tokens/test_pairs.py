@@ -6,7 +6,7 @@ from itertools import pairwise
 import numpy as np
 import pytest
 
-from seq2seq.data.config import DataConfig
+from seq2seq.config.data_config import DataConfig
 from seq2seq.data.corpora.corpus import CollectedBlock, Corpus, Origin
 from seq2seq.data.corpora.counts import Counts
 from seq2seq.data.tokenizers.vocabulary_training import train_tokenizers

@@ -18,7 +18,7 @@ from seq2seq.data.tokens.pairs import Pairs, ragged
 from seq2seq.data.tokens.store_files import CHUNK, HEADER, INDEX, DamagedStore
 from seq2seq.data.tokens.store_writer import StoreWriter
 from seq2seq.data.tokens.token_store import in_use, memory_store, open_store, read_key
-from seq2seq.runtime import files
+from seq2seq.files import output_files as files
 from seq2seq.runtime.errors import DATA, UserError
 
 FILES = ("ids.npy", "offsets.npy", "numbers.npy", "loss_weights.npy")

@@ -13,12 +13,12 @@ from threading import Thread
 import pytest
 
 import seq2seq.decode
+from seq2seq.cli.command import exit_at_once
 from seq2seq.data.metrics import bleu, ter
 from seq2seq.decoding.command.formats import FORMATS
 from seq2seq.decoding.command.inputs import Input
-from seq2seq.runtime.command import exit_at_once
+from seq2seq.files.lines import LONGEST
 from seq2seq.runtime.errors import DATA, UserError
-from seq2seq.runtime.lines import LONGEST
 from seq2seq.runtime.signals import Stopped
 from tests.support.forked import Process, call_forked
 from tests.support.in_process import call_in_process
@@ -204,7 +204,7 @@ def test_a_stopped_job_that_saves_its_results_says_how_to_resume(
 
 
 def test_the_command_does_not_wait_for_its_calls_after_an_error(monkeypatch):
-    """tests/runtime/test_command.py tests what `exit_at_once` does."""
+    """tests/cli/test_command.py tests what `exit_at_once` does."""
     options = {}
     monkeypatch.setattr(
         seq2seq.decode, "run_command", lambda *_, **arguments: options.update(arguments)

@@ -11,8 +11,8 @@ from seq2seq.decoding.command import resumable_output
 from seq2seq.decoding.command.formats import FORMATS
 from seq2seq.decoding.command.inputs import Input, check_input
 from seq2seq.decoding.command.results_folder import MARK, results_folder
+from seq2seq.files.locks import locked_output
 from seq2seq.runtime.errors import CONFIGURATION, DATA, OUTPUT, UserError
-from seq2seq.runtime.locks import locked_output
 from tests.decoding.command.test_resumable_output import LINES, WHOLE, Killed, Worker, job, source
 from tests.support.in_process import call_in_process
 from tests.support.tiny import write_run

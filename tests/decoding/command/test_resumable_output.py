@@ -12,6 +12,7 @@ from types import SimpleNamespace
 
 import pytest
 
+from seq2seq.config.tree import DecodingConfig
 from seq2seq.decoding.command import results_folder, resumable_output
 from seq2seq.decoding.command.inputs import shard_lines, shard_of
 from seq2seq.decoding.command.resumable_output import (
@@ -24,7 +25,6 @@ from seq2seq.decoding.results import Item
 from seq2seq.runtime.devices import DETERMINISTIC
 from seq2seq.runtime.errors import CONFIGURATION, DATA, OUTPUT, UserError
 from seq2seq.runtime.version import __version__
-from seq2seq.storage.config import DecodingConfig
 
 CHUNK = 7  # lines
 

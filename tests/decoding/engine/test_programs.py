@@ -12,6 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from seq2seq.config.tree import DecodingConfig
 from seq2seq.decoding import translator as module
 from seq2seq.decoding.command.formats import Item, formats_of
 from seq2seq.decoding.command.output_lines import OutputLines
@@ -22,7 +23,6 @@ from seq2seq.model.search.translate import Request, Search
 from seq2seq.pretrained import models
 from seq2seq.runtime.errors import CHECKPOINT, DIVERGED, UserError
 from seq2seq.storage import run_files
-from seq2seq.storage.config import DecodingConfig
 from tests.support.models.quick_search import quick_searches, repeat
 from tests.support.models.random_parameters import random_params
 from tests.support.models.random_translator import LINES, OPTIONS, translator_of

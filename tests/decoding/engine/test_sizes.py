@@ -6,6 +6,7 @@ from dataclasses import replace
 import jax
 import pytest
 
+from seq2seq.config.tree import DecodingConfig
 from seq2seq.decoding.engine.buckets import length_buckets
 from seq2seq.decoding.engine.lanes import lanes_of
 from seq2seq.decoding.engine.requests import max_lengths
@@ -13,7 +14,6 @@ from seq2seq.decoding.engine.sizes import lane_bytes, sizes_of
 from seq2seq.model.cache import empty_memory
 from seq2seq.model.config import ModelConfig, num_parameters
 from seq2seq.model.platforms import CPU, GPU, TPU
-from seq2seq.storage.config import DecodingConfig
 
 MODEL = ModelConfig(source_vocab_size=37_000, target_vocab_size=37_000, max_length=512)
 GB = 10**9

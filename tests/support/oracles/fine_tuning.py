@@ -5,9 +5,9 @@ import json
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
+from seq2seq.config.tree import TrainingConfig
 from seq2seq.data.batching.batches import DataPosition
 from seq2seq.data.batching.packing import Batch
-from seq2seq.storage.config import TrainingConfig
 from seq2seq.training.inputs import training_batches
 from seq2seq.training.trainer import Trainer
 

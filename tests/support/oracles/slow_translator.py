@@ -14,9 +14,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from seq2seq.config.tree import DecodingConfig
 from seq2seq.model.config import ModelConfig
 from seq2seq.model.kinds import make_model
-from seq2seq.storage.config import DecodingConfig
 from tests.support.oracles.slow_beam_search import (
     Hypothesis,
     Model,

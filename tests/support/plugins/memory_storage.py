@@ -3,7 +3,7 @@
 import pytest
 from fsspec.implementations.memory import MemoryFileSystem
 
-from seq2seq.runtime import remote
+from seq2seq.files import remote
 
 
 class Storage:

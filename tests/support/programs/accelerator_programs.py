@@ -22,7 +22,8 @@ from jax.stages import Traced
 from seq2seq.compilation.hlo import REDUCTIONS, Program
 from seq2seq.compilation.report import shapes_of
 from seq2seq.compilation.targets import Target, target_of
-from seq2seq.data.config import DataConfig
+from seq2seq.config.data_config import DataConfig
+from seq2seq.config.tree import Config, DecodingConfig, TrainingConfig
 from seq2seq.decoding.compile_for import search_program, set_sizes
 from seq2seq.decoding.engine.engine import Engine
 from seq2seq.model.config import ModelConfig
@@ -30,7 +31,6 @@ from seq2seq.model.inference import inference_variables
 from seq2seq.model.kinds import make_model
 from seq2seq.model.search.rules import RuleOptions, make_rules
 from seq2seq.model.search.scoring import score_targets
-from seq2seq.storage.config import Config, DecodingConfig, TrainingConfig
 from seq2seq.training.compile_for import evaluation_program, step_program
 from seq2seq.training.parameters import parameter_shapes
 

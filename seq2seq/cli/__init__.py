@@ -1,0 +1,1 @@
+"""What all commands share: flags, errors, exit codes and the start of several processes."""

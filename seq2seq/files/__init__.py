@@ -1,0 +1,1 @@
+"""Files on a disk and in object storage: reading, atomic writing, locks."""

@@ -21,6 +21,7 @@ from seq2seq.runtime.errors import CONFIGURATION, INTERNAL, UserError
 from seq2seq.runtime.processes import NO_LIMIT, count, index, is_first, set_timeout, store
 from seq2seq.runtime.streams import write_stderr
 
+ONE_PROCESS = ("compile_for", "dry_run")  # flags of commands that run in one process
 START_FACTOR = 5  # × --process_timeout: until all processes have started
 WAIT_FACTOR = 60  # × --process_timeout: until a live process arrives at a synchronisation point
 RELEASE_SECONDS = 5.0  # to give locks in object storage back
@@ -91,7 +92,15 @@ def _exit_unconnected(message: str) -> NoReturn:
 
 
 def check_process_flags(f: flags.FlagValues) -> None:
-    """Raise UserError(CONFIGURATION) for incomplete or invalid flags of `define_flags`."""
+    """Raise UserError(CONFIGURATION) for incomplete or invalid flags of `define_flags`, and for
+    several processes of a command that runs in one."""
+    for name in ONE_PROCESS:
+        if getattr(f, name, False) and (f.distributed or f.coordinator):
+            raise UserError(
+                CONFIGURATION,
+                f"--{name} runs in one process; remove --distributed and --coordinator, and for "
+                "the memory of one of N hosts divide training.tokens_per_batch by N",
+            )
     numbers = f.num_processes is not None, f.process_id is not None
     if any(numbers) and not f.coordinator or f.coordinator and not all(numbers):
         raise UserError(

@@ -30,11 +30,12 @@ T = TypeVar("T")
 
 
 class Stopped(BaseException):
-    """Raised where a signal takes effect; `signal` is its number."""
+    """Raised where a signal takes effect; `signal` is its number, and `agreed` whether all
+    processes have agreed to stop there."""
 
-    def __init__(self, number: signal.Signals):
+    def __init__(self, number: signal.Signals, agreed: bool = False):
         super().__init__(f"stopped by {number.name}")
-        self.signal = number
+        self.signal, self.agreed = number, agreed
 
 
 class Status(NamedTuple):

@@ -17,7 +17,7 @@ from seq2seq.compilation.report import (
     report_lines,
     shapes_of,
 )
-from seq2seq.compilation.targets import Target
+from seq2seq.compilation.targets import Target, target_of
 from seq2seq.config.tree import Config, has_config, load_config
 from seq2seq.data.batching.packing import Batch
 from seq2seq.model.kinds import make_model
@@ -26,6 +26,13 @@ from seq2seq.training.optimizer import make_optimizer
 from seq2seq.training.parallel import make_eval_step, sharded_step, split_rows
 from seq2seq.training.parameters import parameter_shapes
 from seq2seq.training.step import init_state, make_train_step
+
+
+def print_report(config: Config, run: Path, name: str) -> None:
+    """Print what the programs of a training need on the target with this name, line by line. The
+    sizes of the vocabulary are those of the run in the directory `run`, if there is one."""
+    for line in training_lines(with_sizes_of_run(config, run), target_of(name)):
+        print(line, flush=True)
 
 
 def training_lines(config: Config, target: Target) -> Iterator[str]:

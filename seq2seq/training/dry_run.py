@@ -12,7 +12,7 @@ from jax.stages import Wrapped
 from seq2seq.config.tree import Config
 from seq2seq.data.batching.batches import Batches, DataPosition
 from seq2seq.data.batching.packing import Batch
-from seq2seq.data.tokens.corpus_cache import CorpusCache, deleting_damaged_stores
+from seq2seq.data.tokens.corpus_cache import CorpusCache
 from seq2seq.model.kinds import make_model
 from seq2seq.runtime.devices import prepare_jax
 from seq2seq.runtime.errors import OUTPUT, UserError
@@ -23,13 +23,14 @@ from seq2seq.storage.read_only_run import ReadOnlyRun
 from seq2seq.storage.records import intact_facts
 from seq2seq.storage.run import Run, check_same_data
 from seq2seq.storage.sizes import disk_forecast, megabytes, num_bytes
-from seq2seq.training.inputs import Data, prepare_data, training_batches
+from seq2seq.training.inputs import Data, encode_corpora, open_corpora, training_batches
 from seq2seq.training.memory_check import check_state, check_step, explain_failure, step_memory
 from seq2seq.training.optimizer import make_optimizer
 from seq2seq.training.parallel import pmap_train_step, split_rows
 from seq2seq.training.progress import announce
 from seq2seq.training.resume import initial_params, restored_progress
 from seq2seq.training.step import TrainState, init_state, make_train_step
+from seq2seq.training.vocabulary import find_tokenizers
 
 
 def dry_run(
@@ -46,7 +47,11 @@ def dry_run(
     if not overwrite:
         config = run.resume_config(config)
     run.log(f"dry run of {path}: reads all data")
-    config, data = prepare_data(config, run, cache, overwrite)
+    corpora = open_corpora(config, run)
+    config, tokenizers = find_tokenizers(config, run, corpora.train, cache)
+    if overwrite:
+        run.check_clearable()
+    data = encode_corpora(config, run, corpora, tokenizers, cache)
     resumes = False
     if not overwrite:
         run.check_and_record(config, data.file_hashes)
@@ -55,7 +60,6 @@ def dry_run(
     with (
         closing(training_batches(config, data)) as batches,
         explain_failure(config, run),
-        deleting_damaged_stores(),
     ):
         announce(config, run, batches, DataPosition())
         do_one_step(config, run, batches, resumes)
@@ -67,10 +71,6 @@ class DryRun(ReadOnlyRun):
 
     def log(self, line: str) -> None:
         note(line)
-
-    def clear(self) -> None:
-        """UserError(OUTPUT) as `check_clearable`. Deletes nothing."""
-        self.check_clearable()
 
     def check_and_record(self, config: Config, data: dict[str, str]) -> None:
         """UserError(DATA) if a resumed run had other data. Records nothing."""

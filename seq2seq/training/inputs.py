@@ -17,13 +17,10 @@ from seq2seq.data.tokens.encoded_corpus import encode_parts
 from seq2seq.data.tokens.encoding import check_pairs_left, dropped_counts, encode_pairs
 from seq2seq.data.tokens.pairs import Pairs
 from seq2seq.data.tokens.training_pairs import TrainingPairs
-from seq2seq.runtime import processes
 from seq2seq.runtime.errors import DATA, UserError
 from seq2seq.runtime.logs import throttled
 from seq2seq.storage.records import intact_facts
 from seq2seq.storage.run import Run
-from seq2seq.training.parameters import check_freeze
-from seq2seq.training.vocabulary import find_tokenizers, with_vocabulary
 
 
 class Corpora(NamedTuple):
@@ -52,35 +49,14 @@ class Data(NamedTuple):
         return {name: sha for files in self.files.values() for name, sha in files.items()}
 
 
-def prepare_data(
-    config: Config, run: Run, cache: CorpusCache | None, overwrite: bool
-) -> tuple[Config, Data]:
-    """Open the corpora, load or make the vocabulary, and encode; the config has its sizes.
-
-    `overwrite` deletes the previous run once there is a vocabulary: a misspelled path or an
-    unusable corpus deletes nothing. A missing package of the BLEU tokenizer is an error first.
-    """
-    BLEU[config.training.bleu_tokenizer].check()
-    corpora = open_corpora(config, run)
-    with processes.first_process_first("the vocabulary"):
-        run.receive_files()
-        config, tokenizers = find_tokenizers(config, run, corpora.train, cache)
-        check_freeze(config)
-        if overwrite:
-            run.clear()
-        if not run.resumed:
-            run.save_vocabulary(tokenizers)
-        run.send_files()
-    config = with_vocabulary(config, tokenizers)
-    return config, encode_corpora(config, run, corpora, tokenizers, cache)
-
-
 def open_corpora(config: Config, run: Run) -> Corpora:
     """The training data, of which only the files are checked, and the text of held-out data.
 
     UserError(DATA) if they cannot be read; it names the directory in which the run was started, if
     that is another one, because relative paths in its config may depend on it.
+    UserError(CONFIGURATION) first if the package of the BLEU tokenizer is missing.
     """
+    BLEU[config.training.bleu_tokenizer].check()
     try:
         return _open_corpora(config, run)
     except UserError as error:

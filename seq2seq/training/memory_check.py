@@ -16,6 +16,7 @@ from jax.stages import Wrapped
 from seq2seq.compilation.report import total_memory
 from seq2seq.config.tree import Config
 from seq2seq.data.batching.packing import Batch
+from seq2seq.data.tokens.corpus_cache import deleting_damaged_stores
 from seq2seq.model.config import num_parameters
 from seq2seq.runtime.errors import CONFIGURATION, UserError
 from seq2seq.runtime.memory import free_memory
@@ -92,9 +93,10 @@ def _require_free(what: str, needed: int, message: Callable[[str], str]) -> None
 
 @contextmanager
 def explain_failure(config: Config, run: Run) -> Iterator[None]:
-    """Log the traceback of an error; raise UserError(CONFIGURATION) if it is out of memory."""
+    """Log the traceback of an error. Running out of memory becomes a UserError(CONFIGURATION), and
+    damaged token ids a UserError(DATA) (`deleting_damaged_stores`)."""
     try:
-        with run.log_traceback():
+        with run.log_traceback(), deleting_damaged_stores():
             yield
     except UserError:
         raise

@@ -1,9 +1,10 @@
 """Restores the content of a checkpoint: the state, the best score and the position in the data.
 
-`resume_or_start` in train.py calls these functions in order.
+train.py calls these functions in order.
 """
 
 from collections.abc import Callable
+from dataclasses import asdict
 from typing import Any
 
 import jax
@@ -16,10 +17,15 @@ from seq2seq.runtime import processes
 from seq2seq.runtime.errors import CHECKPOINT, DATA, UserError
 from seq2seq.storage.checkpoints import Checkpoints
 from seq2seq.storage.replicas.remote_model import model_directory
-from seq2seq.storage.run import Run, data_change_message
+from seq2seq.storage.run import Run, data_change_message, flatten
 from seq2seq.training.best_checkpoint import BestCheckpoint
 from seq2seq.training.inputs import Data
 from seq2seq.training.step import TrainState
+
+
+def check_same_start(config: Config, data: Data) -> None:
+    """UserError(CONFIGURATION) if the processes differ in a field of the config or a data file."""
+    processes.check_agreement(flatten(asdict(config)) | data.file_hashes)
 
 
 def restore_state(
@@ -69,14 +75,16 @@ def restore_best(
 
 
 def restored_progress(
-    stored: dict[str, Any], config: Config, run: Run, data: Data
+    stored: dict[str, Any] | None, config: Config, run: Run, data: Data
 ) -> tuple[DataPosition, float]:
-    """The position of the next batch in the training data, which is the start if its order has
-    changed, and the seconds of training so far.
+    """The position of the next batch in the training data, which is the start in a new run and if
+    its order has changed, and the seconds of training so far.
 
     Raises UserError(DATA) for changed training data, and UserError(CHECKPOINT) for a checkpoint of
     a version with another order, without training.allow_data_change.
     """
+    if stored is None:
+        return DataPosition(), 0.0
     position, seconds = DataPosition(), stored.get("seconds", 0.0)  # absent in older checkpoints
     if "window" not in stored:
         check_order_change(config, run)

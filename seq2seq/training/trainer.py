@@ -285,4 +285,4 @@ class Trainer:
 
 def raise_if_stopped(status: Status) -> None:
     if status.signal:
-        raise Stopped(status.signal)
+        raise Stopped(status.signal, agreed=True)

@@ -26,12 +26,14 @@ from seq2seq.runtime.paths import expand_path
 from seq2seq.runtime.processes import is_first
 from seq2seq.storage.replicas.remote_model import model_directory
 from seq2seq.storage.run import Run
+from seq2seq.training.parameters import check_freeze
 
 
 def find_tokenizers(
     config: Config, run: Run, readers: Sequence[PartReader], cache: CorpusCache | None
 ) -> tuple[Config, tuple[Tokenizer, Tokenizer]]:
-    """The config, and the tokenizers of a resumed run, else those that a new one starts with.
+    """The config with the sizes of the vocabulary (`with_vocabulary`), and the tokenizers of a
+    resumed run, else those that a new one starts with.
 
     Process 0 makes and saves new ones; then the other processes load them. Raises
     UserError(CONFIGURATION) if training.init_from is the run itself or does not fit the config
@@ -43,13 +45,16 @@ def find_tokenizers(
     if run.resumed or (not is_first() and not init_from):
         tokenizers = load_tokenizers(str(run.path / "vocab"))
         check_tags(config.data, tokenizers[0])
-        return config, tokenizers
-    if init_from and is_same_run(init_from, run):
+    elif init_from and is_same_run(init_from, run):
         raise UserError(
             CONFIGURATION,
             f"training.init_from={init_from} is the run itself; choose another --workdir",
         )
-    return first_tokenizers(config, readers, cache, run.log)
+    else:
+        config, tokenizers = first_tokenizers(config, readers, cache, run.log)
+    config = with_vocabulary(config, tokenizers)
+    check_freeze(config)
+    return config, tokenizers
 
 
 def is_same_run(name: str, run: Run) -> bool:

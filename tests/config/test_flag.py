@@ -23,7 +23,7 @@ from seq2seq.config.help import explain_config_error
 from seq2seq.config.tree import Config, load_config, save_config
 from seq2seq.runtime.errors import CHECKPOINT, CONFIGURATION, OUTPUT, UserError
 from seq2seq.storage.run import Run, flatten
-from seq2seq.training.inputs import prepare_data
+from seq2seq.training.inputs import open_corpora
 from tests.support.in_process import call_in_process
 from tests.support.tiny import tiny_config, tiny_flags, write_run
 from tests.test_configs import config_of
@@ -171,7 +171,7 @@ def test_a_bleu_tokenizer_that_is_not_installed_is_refused_before_training(run, 
     monkeypatch.setattr(tokenizer_ja_mecab, "MeCab", None)
     _, config = parsed(SMALL, "--config.training.bleu_tokenizer=ja-mecab")
     with pytest.raises(UserError, match="ja-mecab is not installed: .*; pip install 'sacrebleu"):
-        prepare_data(config, run, cache=None, overwrite=False)
+        open_corpora(config, run)
 
 
 def test_a_given_config_replaces_the_config_of_the_run(run):

@@ -4,7 +4,6 @@ import json
 from dataclasses import replace
 from importlib import import_module
 from pathlib import Path
-from unittest import mock
 
 import jax
 import numpy as np
@@ -18,9 +17,8 @@ from seq2seq.model.kinds import make_model
 from seq2seq.pretrained.models import load_params, open_model
 from seq2seq.runtime.errors import CHECKPOINT, CONFIGURATION, OUTPUT, UserError
 from seq2seq.storage.run import Run
-from seq2seq.train import resume_or_start
+from seq2seq.train import prepare_data, resume_or_start
 from seq2seq.training.evaluate import held_out_loss
-from seq2seq.training.inputs import prepare_data
 from seq2seq.training.parallel import pmap_eval_step
 from seq2seq.training.vocabulary import find_tokenizers
 from tests.support.in_process import call_in_process
@@ -108,10 +106,10 @@ def fine_tuned(path, start, **training):
 @pytest.mark.slow
 def test_training_starts_from_the_parameters_and_ids_of_a_marian_model(converted, tmp_path):
     run = Run(tmp_path / "run")
-    with shared_steps(), mock.patch("seq2seq.train.prepare_jax"):
-        trainer = resume_or_start(fine_tuning(run.path, converted[0]), run, StopAfter(None), None)
+    config, data = prepare_data(fine_tuning(run.path, converted[0]), run)
+    with shared_steps():
+        trainer = resume_or_start(config, run, data, StopAfter(None))
     run.close()
-    config, data = trainer.config, trainer.data
     jax.tree.map(
         np.testing.assert_array_equal, trainer.state.params, load_params(converted[1], "best")
     )
@@ -141,7 +139,7 @@ def test_training_starts_from_the_converted_run_and_resumes(converted, tmp_path)
 def test_the_loss_equals_that_of_transformers(converted, tmp_path):
     torch, transformers = pytest.importorskip("torch"), pytest.importorskip("transformers")
     run = Run(tmp_path / "run")
-    config, data = prepare_data(fine_tuning(run.path, converted[0]), run, None, overwrite=False)
+    config, data = prepare_data(fine_tuning(run.path, converted[0]), run)
     run.close()
     eval_step = pmap_eval_step(make_model(config.model), config.training)
     params = load_params(converted[0], "best")

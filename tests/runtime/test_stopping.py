@@ -85,13 +85,14 @@ def test_the_command_to_resume_has_overwrite_only_until_the_earlier_run_is_delet
 ):
     flags_of_signals = []
 
-    def stopped(config, run, stop, *arguments):
+    def stopped(config, run, data, stop):
         flags_of_signals.append(stop)
         if begun:
             stop.defer()
         raise Stopped(signal.SIGTERM)
 
-    monkeypatch.setattr(train, "resume_or_start", stopped)
+    monkeypatch.setattr(train, "prepare_data", lambda config, *_: (config, None))
+    monkeypatch.setattr(train, "train", stopped)
     flags = f"--workdir={tmp_path / 'run'}", "--config.data.corpus=tsv:x", "--overwrite"
     done = call_in_process(train, *flags)
     without = " without --overwrite" * begun

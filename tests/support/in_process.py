@@ -16,6 +16,7 @@ from unittest.mock import Mock, patch
 import jax
 from absl import app, flags
 
+from seq2seq.cli import interruption
 from seq2seq.cli.command import code_and_message, parse_flags
 from seq2seq.runtime.signals import StopFlag
 from seq2seq.training import dry_run
@@ -98,7 +99,7 @@ def replaced_settings(script: ModuleType):
         "prepare_jax": lambda *arguments, **options: None,
     }
     with contextlib.ExitStack() as stack:
-        for module in (script, dry_run):
+        for module in (script, dry_run, interruption):
             for name in set(replacements) & set(vars(module)):
                 stack.enter_context(patch.object(module, name, replacements[name]))
         yield

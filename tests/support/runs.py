@@ -22,16 +22,13 @@ from tests.support.traced import shared_steps
 
 
 def run_training(path, config, stop_after=None, overwrite=False, cache=None):
-    """Do what train.py does after parsing flags; stop as by SIGTERM after `stop_after` steps.
-
-    The tests have configured JAX. Returns the trainer.
-    """
+    """Do what train.py does after parsing flags and configuring JAX; stop as by SIGTERM after
+    `stop_after` steps. Returns the trainer."""
     run, stop = Run(path), StopAfter(stop_after)
     try:
-        with shared_steps(), mock.patch("seq2seq.train.prepare_jax"):
-            trainer = train.resume_or_start(config, run, stop, cache, overwrite=overwrite)
-            train.train(trainer)
-        return trainer
+        with shared_steps():
+            config, data = train.prepare_data(config, run, cache, overwrite)
+            return train.train(config, run, data, stop)
     finally:
         run.close()
 

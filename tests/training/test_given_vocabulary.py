@@ -9,7 +9,7 @@ from seq2seq.data.tokenizers.given_vocabulary import read_own_tokenizer
 from seq2seq.data.tokenizers.vocabulary import load_tokenizers
 from seq2seq.runtime.errors import CONFIGURATION, DATA, UserError
 from seq2seq.storage.run import Run
-from seq2seq.training.inputs import prepare_data
+from seq2seq.train import prepare_data
 from tests.support.tiny import WORDS, tiny_config, write_corpus
 
 
@@ -44,7 +44,7 @@ def prepared(config, path):
     run = Run(path)
     try:
         config = run.resume_config(config)
-        config, data = prepare_data(config, run, None, overwrite=False)
+        config, data = prepare_data(config, run)
         run.check_and_record(config, data.file_hashes)
         return config, data
     finally:

@@ -15,11 +15,10 @@ from seq2seq.data.batching.batches import DataPosition
 from seq2seq.data.batching.order import EpochOrder
 from seq2seq.data.corpora.registry import read_corpus
 from seq2seq.runtime.errors import DATA, UserError
-from seq2seq.runtime.signals import StopFlag
 from seq2seq.storage.run import Run
 from seq2seq.training import inputs
 from seq2seq.training.evaluate import held_out_loss
-from seq2seq.training.inputs import open_corpora, prepare_data, training_batches
+from seq2seq.training.inputs import open_corpora, training_batches
 from seq2seq.training.loss import LossSums
 from tests.support.tiny import tiny_config, write_corpus
 
@@ -38,7 +37,7 @@ def config(tmp_path):
 def prepared(config, path):
     run = Run(path)
     try:
-        return prepare_data(config, run, None, overwrite=False)[1]
+        return train.prepare_data(config, run)[1]
     finally:
         run.close()
 
@@ -65,7 +64,7 @@ def test_the_log_has_the_traceback_of_an_error_while_data_is_prepared(
     monkeypatch.setattr(inputs, "open_corpora", fail)
     run = Run(tmp_path / "run")
     with pytest.raises(RuntimeError):
-        train.resume_or_start(config, run, StopFlag(), None)
+        train.prepare_data(config, run)
     run.close()
     log = (tmp_path / "run" / "train.log").read_text()
     assert "Traceback" in log and log.endswith("RuntimeError: a defect\n\n")
@@ -235,7 +234,7 @@ def test_batches_of_training_and_of_held_out_pairs_have_the_tokens_around_texts(
     fields = {f"data__{name}": value for name, value in data.items()}
     with closing(Run(tmp_path / "run")) as run:
         config = tiny_config(spec, spec, **fields)
-        config, prepared_data = prepare_data(config, run, None, overwrite=False)
+        config, prepared_data = train.prepare_data(config, run)
     source, target = (prepared_data.tokenizers[0].id_of(piece) for piece in (">>a<<", ">>b<<"))
     evaluated = []
 

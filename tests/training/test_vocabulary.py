@@ -149,8 +149,9 @@ def test_a_language_that_no_text_has_is_refused(config, tmp_path):
         with pytest.raises(UserError, match=message) as refused:
             tokenizers_of(changed, tmp_path / side)
         assert refused.value.code == CONFIGURATION
-        changed.data.source_begin = f"{{{side}}}"
-        assert tokenizers_of(changed, tmp_path / side)
+        changed.data.source_begin = f"{{{side}}}"  # has an effect, but not in this vocabulary
+        with pytest.raises(UserError, match="expected a multilingual model"):
+            tokenizers_of(changed, tmp_path / side)
 
 
 def test_the_start_token_is_that_of_the_target_language():

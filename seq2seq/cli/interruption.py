@@ -1,0 +1,33 @@
+"""The end of a command by SIGTERM or SIGINT, of which `seq2seq.runtime.signals` tells its loops."""
+
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import NoReturn
+
+from seq2seq.cli.connection import stop_all_processes
+from seq2seq.runtime.signals import StopFlag, Stopped, handle_signals
+
+
+@contextmanager
+def ended_by_signals(
+    report: Callable[[Stopped], None] = lambda stopped: None,
+    leave: Callable[[int], NoReturn] = sys.exit,
+) -> Iterator[StopFlag]:
+    """A context in which a signal raises Stopped, and which then ends the process with exit code
+    128 + signal.
+
+    `report` writes what was interrupted; `leave` exits. The other processes of the job end too,
+    unless all of them have agreed to stop. A signal during the exit has no effect.
+    """
+    stop = handle_signals()
+    try:
+        yield stop
+    except Stopped as stopped:
+        report(stopped)
+        code = 128 + stopped.signal
+        if not stopped.agreed:
+            stop_all_processes(code, str(stopped))
+        leave(code)
+    finally:
+        stop.defer()

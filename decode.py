@@ -10,9 +10,10 @@ from functools import partial
 from absl import flags
 
 from seq2seq.cli import connection
-from seq2seq.cli.command import exit_at_once, exit_with_error, run_command
+from seq2seq.cli.command import exit_at_once, run_command, write_error
+from seq2seq.cli.interruption import ended_by_signals
 from seq2seq.compilation.targets import target_of
-from seq2seq.decoding.command.flags import define_flags, job_of
+from seq2seq.decoding.command.flags import define_flags
 from seq2seq.decoding.command.interactive import Session, alignment_text
 from seq2seq.decoding.command.job import Job
 from seq2seq.decoding.command.output_lines import OutputLines
@@ -33,47 +34,47 @@ from seq2seq.runtime.devices import prepare_jax
 from seq2seq.runtime.errors import CONFIGURATION, UserError
 from seq2seq.runtime.logs import no_log
 from seq2seq.runtime.precision import precision_hint
-from seq2seq.runtime.signals import StopFlag, Stopped, handle_signals
+from seq2seq.runtime.signals import StopFlag
 from seq2seq.runtime.streams import note, write_stderr, write_stdout
 
+# Flags that are keywords of Translator.load.
+SETTINGS = (
+    "weights", "source_pieces", "target_pieces", "source_language", "target_language",
+    "source_prefix", "local_dir",
+)  # fmt: skip
 CALL_SECONDS = 15.0  # duration of a compiled call in a job that saves its results
 
 
 def main() -> None:
-    f = flags.FLAGS
-    job = job_of(f)
-    if f.compile_for:
-        return compile_job(job, f.compile_for)
+    job = Job(flags.FLAGS)
+    if job.flags.compile_for:
+        return compile_job(job)
     job.check()
-    stop = handle_signals()  # from now on a signal raises Stopped
-    try:
-        decode(job, f, stop)
-    except Stopped as stopped:
-        advice = "; run the same command to resume" if job.resumable else ""
-        exit_with_error(128 + stopped.signal, f"{stopped}{advice}", leave=exit_at_once)
-    finally:
-        stop.defer()  # a signal during the exit raises nothing
+    advice = "; run the same command to resume" if job.resumable else ""
+    with ended_by_signals(lambda stopped: write_error(f"{stopped}{advice}"), exit_at_once) as stop:
+        decode(job, stop)
 
 
-def decode(job: Job, f: flags.FlagValues, stop: StopFlag) -> None:
+def decode(job: Job, stop: StopFlag) -> None:
     """Run a job. Its input is checked before any device is used."""
-    references = read_references(job.reference, job.metric, job.baseline)
+    f = job.flags
+    references = read_references(f.reference, f.metric, f.baseline)
     lines = job.lines(references)
     connection.connect(f)
     with job.output_lock() as check_lock:
         prepare_jax(f.compilation_cache, 1, f.deterministic, decoding_only=True)
         translator = load_translator(job, stop.poll)
         job.check_with_run(translator)
-        if job.mode == "translate" and not job.interactive:
+        if f.mode == "translate" and not job.interactive:
             describe(translator)
         output_lines = OutputLines(
             translator,
-            job.mode,
+            f.mode,
             job.formats,
-            job.input.path,
+            f.input,
             progress_of(job, lines, translator.engine.sizes.chunk),
             keep_texts=references is not None,
-            annotate=job.annotate,
+            annotate=f.annotate,
         )
         if job.resumable:
             write_resumably(job, lines, translator, output_lines, check_lock, stop)
@@ -87,14 +88,15 @@ def decode(job: Job, f: flags.FlagValues, stop: StopFlag) -> None:
         print_scores(job, references, output_lines)
 
 
-def compile_job(job: Job, name: str) -> None:
+def compile_job(job: Job) -> None:
     """Print what the programs of a job need on a target that need not be present."""
-    if job.mode != "translate":
+    f = job.flags
+    if f.mode != "translate":
         raise UserError(
             CONFIGURATION,
-            f"--compile_for compiles the programs of a search, got --mode={job.mode}; remove one",
+            f"--compile_for compiles the programs of a search, got --mode={f.mode}; remove one",
         )
-    target = target_of(name)
+    target = target_of(f.compile_for)
     prepare_jax("off", 1, decoding_only=True)
     for line in search_lines(load_translator(job, no_poll), target):
         print(line, flush=True)
@@ -102,23 +104,15 @@ def compile_job(job: Job, name: str) -> None:
 
 def load_translator(job: Job, poll: Callable[[], None]) -> Translator:
     """The translator of the job's runs and options. Raises UserError if they cannot be used."""
-    return Translator.load(
-        job.runs,
-        job.checkpoint,
-        weights=job.weights,
-        source_pieces=job.source_pieces,
-        target_pieces=job.target_pieces,
-        source_language=job.source_language,
-        target_language=job.target_language,
-        source_prefix=job.source_prefix,
-        local_dir=job.local_dir,
-        control=Control(
-            poll,
-            log=no_log if job.interactive else note,
-            call_seconds=CALL_SECONDS if job.resumable else None,
-        ),
-        **job.options,
+    control = Control(
+        poll,
+        log=no_log if job.interactive else note,
+        call_seconds=CALL_SECONDS if job.resumable else None,
     )
+    f = job.flags
+    settings = {name: getattr(f, name) for name in SETTINGS}
+    runs = (f.workdir or "").split(",")
+    return Translator.load(runs, f.checkpoint, control=control, **settings, **job.options)
 
 
 def describe(translator: Translator) -> None:
@@ -131,7 +125,7 @@ def describe(translator: Translator) -> None:
 def progress_of(job: Job, lines: range | None, chunk: int) -> DecodingProgress:
     """The progress of this process, which computes its chunks of `chunk` lines."""
     total = sum(is_local(line, chunk) for line in lines or ())
-    live = sys.stderr.isatty() and not (job.output == "-" and sys.stdout.isatty())
+    live = sys.stderr.isatty() and not (job.flags.output == "-" and sys.stdout.isatty())
     return DecodingProgress(total, not job.interactive, live)
 
 
@@ -147,8 +141,8 @@ def write_resumably(
     settings = [*output_lines.settings, *translator.affixes_of_line.languages]
     settings.append(translator.source_prefix)
     fingerprint = job_fingerprint(translator, translator.members, settings)
-    chunk = translator.engine.sizes.chunk
-    output = open_resumable_output(job.output, fingerprint, chunk, job.overwrite, check_lock)
+    chunk, f = translator.engine.sizes.chunk, job.flags
+    output = open_resumable_output(f.output, fingerprint, chunk, f.overwrite, check_lock)
     if saved := output.count_saved():
         note(f"{saved:,} lines are saved by an earlier run: unchanged ones are not computed again")
     items, reused = partial(job.input.items, lines), output_lines.progress.add_reused
@@ -160,16 +154,16 @@ def interactive_answers(
     job: Job, translator: Translator, output_lines: OutputLines
 ) -> Iterable[str]:
     """The output of each sentence of a session, before the next one is read."""
-    can_align = job.mode == "translate" and translator.can_align
+    can_align = job.flags.mode == "translate" and translator.can_align
     session = Session(partial(alignment_text, translator) if can_align else None)
-    sentences = session.sentences(text_lines(job.input.path, note))
+    sentences = session.sentences(text_lines(job.flags.input, note))
     return session.answers(job.input.items(texts=sentences), output_lines)
 
 
 def write_output(job: Job, texts: Iterable[str]) -> None:
     """Write a line for each text, to stdout ("-") as soon as it is computed."""
-    if job.output != "-":
-        write_lines(job.output, texts, job.overwrite)
+    if job.flags.output != "-":
+        write_lines(job.flags.output, texts, job.flags.overwrite)
         return
     for text in texts:
         print(text, flush=True)
@@ -178,7 +172,7 @@ def write_output(job: Job, texts: Iterable[str]) -> None:
 def print_scores(job: Job, references: References, output_lines: OutputLines) -> None:
     """Print the scores of the translations, to stderr if those are printed to stdout."""
     texts = [output_lines.texts[number] for number in sorted(output_lines.texts)]
-    write = write_stderr if job.output == "-" else write_stdout
+    write = write_stderr if job.flags.output == "-" else write_stdout
     for result in references.results(texts):
         write(f"{result}\n")
 

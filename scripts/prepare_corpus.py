@@ -16,6 +16,7 @@ if __name__ == "__main__":  # a clone need not be installed
     sys.path.insert(0, str(Path(__file__).parent.parent))
 
 from seq2seq.cli.command import run_command
+from seq2seq.cli.interruption import ended_by_signals
 from seq2seq.config.flag import define_config, parsed_config
 from seq2seq.config.help import explain_config_error
 from seq2seq.config.tree import Config
@@ -23,7 +24,6 @@ from seq2seq.data.corpora.registry import open_parts
 from seq2seq.data.tokens.corpus_cache import CorpusCache, corpus_cache, define_cache_flag
 from seq2seq.data.tokens.encoded_corpus import encode_parts
 from seq2seq.runtime.errors import CONFIGURATION, UserError
-from seq2seq.runtime.signals import Stopped, handle_signals
 from seq2seq.runtime.streams import note
 from seq2seq.training.vocabulary import first_tokenizers
 
@@ -38,14 +38,8 @@ def main() -> None:
             f"got --corpus_cache={f.corpus_cache}; set --corpus_cache=DIR",
         )
     config = parsed_config(f)
-    stop = handle_signals()  # from now on a signal raises Stopped
-    try:
+    with ended_by_signals(lambda stopped: note(f"{stopped}; run the same command to resume")):
         prepare_corpus(config, CorpusCache(cache.directory, smallest=0))
-    except Stopped as stopped:
-        note(f"{stopped}; run the same command to resume")
-        sys.exit(128 + stopped.signal)
-    finally:
-        stop.defer()  # a signal during the exit raises nothing
 
 
 def prepare_corpus(config: Config, cache: CorpusCache) -> None:

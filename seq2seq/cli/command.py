@@ -234,9 +234,14 @@ def exit_with_error(
     if error is not None and not isinstance(error, flags.Error) and debugging():
         with suppress(OSError):
             traceback.print_exception(error)
-    write_stderr(f"error: {masked(' '.join(message.split()))[:2000]}\n")
+    write_error(message)
     stop_all_processes(code, message)
     leave(code)
+
+
+def write_error(message: str) -> None:
+    """Print an error as one line on stderr."""
+    write_stderr(f"error: {masked(' '.join(message.split()))[:2000]}\n")
 
 
 def debugging() -> bool:

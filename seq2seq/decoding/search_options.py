@@ -53,6 +53,8 @@ EFFECTS: dict[str, tuple[str, ...]] = {
     "target": (SCORE, ALIGN),
 }
 
+FLAGS = EFFECTS.keys() - {field.name for field in fields(DecodingConfig)}
+
 
 def search_mode(decoding: DecodingConfig) -> str:
     """The mode of a translation with these options."""

@@ -51,7 +51,7 @@ def test_the_annotations_of_a_hypothesis_equal_the_scores_of_its_text(translator
 
 def outputs(translator, mode, lines, annotate=False):
     """The output objects of a job with --format=jsonl, None for a blank line."""
-    formats = formats_of("jsonl", None, None)
+    formats = formats_of("jsonl")
     progress = DecodingProgress(0, False, False)
     output_lines, results = (
         OutputLines(translator, mode, formats, "in", progress, annotate=annotate),
@@ -204,7 +204,7 @@ def test_a_line_without_a_valid_hypothesis_has_no_numbers(translator):
     assert first == [impossible]
     (expected,) = scored(translator, [("zwei drei", "elf")])
     assert second == [good._replace(scored=expected)] * 2
-    jsonl = formats_of("jsonl", None, None)
+    jsonl = formats_of("jsonl")
     item = jsonl.input.parse('{"text": "eins"}', "in:1")
     written = json.loads(jsonl.output.render(0, item, Translation(first, 2, 2), False))
     added = {"translation": "", "score": None, "truncated": False, "unknown": [], "replaced": []}
@@ -212,21 +212,20 @@ def test_a_line_without_a_valid_hypothesis_has_no_numbers(translator):
 
 
 def test_saved_results_depend_on_mode_formats_and_annotations(translator):
-    def facts(mode, *formats, annotate=False):
+    def facts(mode, formats, annotate=False):
         progress = DecodingProgress(0, False, False)
         return tuple(
             OutputLines(
-                translator, mode, formats_of(*formats), "in", progress, False, annotate
+                translator, mode, formats_of(formats), "in", progress, False, annotate
             ).settings
         )
 
-    jsonl = ("jsonl", None, None)
     settings = {
-        facts("translate", *jsonl),
-        facts("score", *jsonl),
-        facts("translate", *jsonl, annotate=True),
-        facts("translate", "jsonl", "text", None),
-        facts("translate", "jsonl", None, "text"),
+        facts("translate", "jsonl"),
+        facts("score", "jsonl"),
+        facts("translate", "jsonl", annotate=True),
+        facts("translate", "text:jsonl"),
+        facts("translate", "jsonl:text"),
     }
     assert len(settings) == 5
-    assert facts("translate", "text", "jsonl", "jsonl") == facts("translate", *jsonl)
+    assert facts("translate", "jsonl:jsonl") == facts("translate", "jsonl")

@@ -413,12 +413,12 @@ def test_the_settings_of_a_directory_and_those_that_flags_override_are_stated(tm
     write_run(tmp_path / "run")
 
     def stated(directory, checkpoint="best", source="", target="", **options):
-        job = SimpleNamespace(
-            runs=(str(tmp_path / directory),), checkpoint=checkpoint, weights=None,
-            options=options, source_pieces=False, target_pieces=False, interactive=False,
-            source_language=source, target_language=target, source_prefix="a: ", resumable=False,
-            local_dir="",
+        flags = SimpleNamespace(
+            workdir=str(tmp_path / directory), checkpoint=checkpoint, weights=None,
+            source_pieces=False, target_pieces=False, source_language=source,
+            target_language=target, source_prefix="a: ", local_dir="",
         )  # fmt: skip
+        job = SimpleNamespace(flags=flags, options=options, interactive=False, resumable=False)
         assert load_translator(job, lambda: None).source_prefix == "a: "
         return capsys.readouterr().err.splitlines()
 

@@ -64,7 +64,7 @@ def in_transformers(reference, family, tokenizer, source, target):
 
 def job(translator, mode, pairs):
     """The output objects of a job of decode.py with --format=jsonl."""
-    formats, progress = formats_of("jsonl", None, None), DecodingProgress(0, False, False)
+    formats, progress = formats_of("jsonl"), DecodingProgress(0, False, False)
     output_lines = OutputLines(translator, mode, formats, "in", progress)
     lines = [json.dumps({"text": source, "target": target}) for source, target in pairs]
     items = [formats.input.parse(line, "in:1", True) for line in lines]

@@ -1,6 +1,5 @@
-"""The flags of decode.py, and the job that they describe."""
+"""The flags of decode.py."""
 
-import sys
 from collections.abc import Callable
 from dataclasses import fields
 from typing import Any, get_type_hints
@@ -12,58 +11,9 @@ from seq2seq.cli.path_flags import define_local_dir, define_path
 from seq2seq.compilation.targets import define_compile_for
 from seq2seq.config.tree import DecodingConfig
 from seq2seq.data.metrics import METRIC_NAMES
-from seq2seq.decoding.command.formats import FORMATS, Formats, formats_of
-from seq2seq.decoding.command.inputs import Input
-from seq2seq.decoding.command.interactive import Terminal
-from seq2seq.decoding.command.job import Job
+from seq2seq.decoding.command.formats import FORMATS
 from seq2seq.decoding.command.output_lines import MODES
 from seq2seq.decoding.command.references import DEFAULT_METRICS
-
-
-def job_of(f: flags.FlagValues) -> Job:
-    """The job of the flags. UserError(CONFIGURATION) for an input format that cannot be read."""
-    formats, interactive = chosen_formats(f), is_interactive(f)
-    return Job(
-        runs=tuple((f.workdir or "").split(",")),
-        local_dir=f.local_dir,
-        checkpoint=f.checkpoint,
-        weights=f.weights,
-        options=options_of(f) | ({"batch_size": 1} if interactive else {}),
-        source_pieces=f.source_pieces,
-        target_pieces=f.target_pieces,
-        mode=f.mode,
-        input=Input(f.input, f.target, formats.input, f.mode != "translate", f.prefix),
-        source_language=f.source_language,
-        target_language=f.target_language,
-        source_prefix=f.source_prefix,
-        output=f.output,
-        overwrite=f.overwrite,
-        formats=formats,
-        output_flag=(
-            f"--output_format={f.output_format}" if f.output_format else f"--format={f.format}"
-        ),
-        annotate=f.annotate,
-        reference=f.reference,
-        metric=f.metric,
-        baseline=f.baseline,
-        shard=f.shard,
-        interactive=interactive,
-        several_processes=bool(f.distributed or f.coordinator),
-    )
-
-
-def is_interactive(f: flags.FlagValues) -> bool:
-    """Whether sentences are read from a terminal."""
-    return f.input == "-" and sys.stdin.isatty() and not f.compile_for
-
-
-def chosen_formats(f: flags.FlagValues) -> Formats:
-    """The formats of the flags. UserError(CONFIGURATION) for an input format that cannot be read.
-    An interactive session shows n-best lists as text."""
-    formats = formats_of(f.format, f.input_format, f.output_format)
-    if is_interactive(f) and f.output == "-" and formats.output is FORMATS["text"]:
-        return formats._replace(output=Terminal())
-    return formats
 
 
 def options_of(f: flags.FlagValues) -> dict[str, Any]:
@@ -93,14 +43,12 @@ def define_flags() -> None:
         "input", "-", "Input file, one sentence per line, .gz or not; - is stdin.", remote=True
     )
     define_path("output", "-", "Output file, .gz or not; - is stdout.", remote=True)
-    flags.DEFINE_enum(
+    flags.DEFINE_string(
         "format",
         "text",
-        FORMATS,
-        "Format of the input and output; see seq2seq/decoding/command/formats.py.",
+        f"Format of the input and the output, or INPUT:OUTPUT: {', '.join(FORMATS)}; see "
+        "seq2seq/decoding/command/formats.py.",
     )
-    flags.DEFINE_enum("input_format", None, FORMATS, "Format of the input, if it differs.")
-    flags.DEFINE_enum("output_format", None, FORMATS, "Format of the output, if it differs.")
     flags.DEFINE_bool(
         "annotate", False, "Add token log-probabilities and the alignment to each translation."
     )

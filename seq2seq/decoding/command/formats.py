@@ -8,8 +8,8 @@
     moses   output only: the lines of a Moses n-best list, with line numbers from 0:
             "number ||| translation ||| LogProb= log-probability Length= tokens ||| score"
 
-Input and output may have different formats. To add a format, derive a class from `Format` and list
-it in FORMATS.
+The input and the output may have different formats (`formats_of`). To add a format, derive a class
+from `Format` and list it in FORMATS.
 """
 
 from typing import Any, NamedTuple
@@ -33,7 +33,7 @@ class Format:
     """Parses input lines and renders output lines. The methods of this class are those of text."""
 
     name: str
-    can_read = True  # as --input_format; every format can be written
+    can_read = True  # as the input format; every format can be written
     has_target = False  # input: a line may hold both sides
     has_languages = False  # input: a line may name its languages
     has_nbest = False  # output: several translations of a line can be written
@@ -217,29 +217,43 @@ class Formats(NamedTuple):
             return item
         return item._replace(line=self.output.line_of(item))
 
+    def advice(self, *, output: str = "", input: str = "") -> str:
+        """The values of --format with another output or input format, one with this property."""
+        inputs = names_with(input) if input else [self.input.name]
+        outputs = names_with(output) if output else [self.output.name]
+        pairs = [f"{first}:{second}" for first in inputs for second in outputs]
+        return " or ".join(f"--format={pair}" for pair in pairs)
 
-def formats_of(both: str, input_format: str | None, output_format: str | None) -> Formats:
-    """The formats of the flags --format, --input_format and --output_format. A --format that cannot
-    be read is written only, and text is read.
 
-    UserError(CONFIGURATION) for an --input_format that cannot be read.
+def formats_of(flag: str) -> Formats:
+    """The formats of --format=INPUT:OUTPUT, or of one name for both. A single name that cannot be
+    read is that of the output, and text is read.
+
+    UserError(CONFIGURATION) for an unknown format, and for an input format that cannot be read.
     """
-    if input_format is None:
-        input_format = both if FORMATS[both].can_read else Text.name
-    if not FORMATS[input_format].can_read:
+    first, colon, second = flag.partition(":")
+    for name in (first, second) if colon else (first,):
+        if name not in FORMATS:
+            raise UserError(
+                CONFIGURATION,
+                f"--format={flag} is unknown: expected FORMAT or INPUT:OUTPUT, each one of "
+                f"{', '.join(FORMATS)}",
+            )
+    if not colon:
+        return Formats(FORMATS[first if FORMATS[first].can_read else Text.name], FORMATS[first])
+    formats = Formats(FORMATS[first], FORMATS[second])
+    if not formats.input.can_read:
         raise UserError(
             CONFIGURATION,
-            f"--input_format={input_format} is an output format only; give "
-            f"--input_format={names_with('can_read')}",
+            f"--format={flag}: {first} is an output format only; give "
+            f"{formats.advice(input='can_read')}",
         )
-    return Formats(FORMATS[input_format], FORMATS[output_format or both])
+    return formats
 
 
-def names_with(property_name: str) -> str:
-    """The names of the formats with a property, as alternatives in a message."""
-    return " or ".join(
-        name for name, line_format in FORMATS.items() if getattr(line_format, property_name)
-    )
+def names_with(property_name: str) -> list[str]:
+    """The names of the formats with a property."""
+    return [name for name, line_format in FORMATS.items() if getattr(line_format, property_name)]
 
 
 def token_fields(scored: Scored) -> dict[str, Any]:

@@ -258,23 +258,23 @@ SIDES = {
 
 def test_input_and_output_formats_default_to_the_format_of_both():
     text, tsv, jsonl, moses = (FORMATS[name] for name in ("text", "tsv", "jsonl", "moses"))
-    assert formats_of("jsonl", None, None) == (jsonl, jsonl)
-    assert formats_of("jsonl", "text", None) == (text, jsonl)
-    assert formats_of("jsonl", None, "tsv") == (jsonl, tsv)
-    assert formats_of("jsonl", "tsv", "moses") == (tsv, moses)
-    assert formats_of("moses", None, None) == (text, moses)  # moses is written only
-    assert formats_of("moses", "jsonl", None) == (jsonl, moses)
-    with pytest.raises(
-        UserError, match="^--input_format=moses is an output format only;"
-    ) as caught:
-        formats_of("text", "moses", None)
+    assert formats_of("jsonl") == (jsonl, jsonl)
+    assert formats_of("text:jsonl") == (text, jsonl)
+    assert formats_of("jsonl:tsv") == (jsonl, tsv)
+    assert formats_of("tsv:moses") == (tsv, moses)
+    assert formats_of("moses") == (text, moses)  # moses is written only
+    with pytest.raises(UserError, match="^--format=moses:text: moses is an output") as caught:
+        formats_of("moses:text")
     assert caught.value.code == CONFIGURATION
+    for flag in ("", "csv", "text:", ":text", "text:text:text", "TEXT"):
+        with pytest.raises(UserError, match=f"^--format={flag} is unknown: expected FORMAT or"):
+            formats_of(flag)
 
 
 @pytest.mark.parametrize("input_format", SIDES)
 @pytest.mark.parametrize("output_format", FORMATS)
 def test_any_input_format_can_be_written_in_any_output_format(input_format, output_format):
-    formats = formats_of("text", input_format, output_format)
+    formats = formats_of(f"{input_format}:{output_format}")
     needs_target = formats.input.has_target
     item = formats.input.parse(SIDES[input_format], "file:7", needs_target)
     output_item = formats.output_item(item)

@@ -9,10 +9,10 @@ from types import SimpleNamespace
 
 import pytest
 
-from seq2seq.decoding.command.flags import chosen_formats
 from seq2seq.decoding.command.formats import FORMATS, Formats
 from seq2seq.decoding.command.inputs import Input
 from seq2seq.decoding.command.interactive import Session, Terminal, alignment_text
+from seq2seq.decoding.command.job import chosen_formats
 from seq2seq.decoding.command.output_lines import OutputLines
 from seq2seq.decoding.command.progress import DecodingProgress
 from seq2seq.decoding.results import Hypothesis, Item, Translation, blank_translation
@@ -39,10 +39,10 @@ def test_several_translations_are_a_list_with_ranks_and_scores():
 def test_text_on_a_terminal_may_be_lists_and_other_outputs_keep_their_format(monkeypatch):
     def output(terminal=True, **changes):
         monkeypatch.setattr(sys, "stdin", SimpleNamespace(isatty=lambda: terminal))
-        usual = dict(format="text", input_format=None, output_format=None, input="-", output="-")
-        return chosen_formats(SimpleNamespace(**(usual | dict(compile_for="") | changes))).output
+        usual = dict(format="text", input="-", output="-", compile_for="")
+        return chosen_formats(SimpleNamespace(**(usual | changes))).output
 
-    assert isinstance(output(), Terminal) and isinstance(output(input_format="tsv"), Terminal)
+    assert isinstance(output(), Terminal) and isinstance(output(format="tsv:text"), Terminal)
     assert output(format="jsonl") is FORMATS["jsonl"]
     others = dict(input="in.txt"), dict(output="out.txt"), dict(compile_for="v5e:1")
     for changes in (dict(terminal=False), *others):

@@ -118,7 +118,7 @@ def test_joined_shards_and_a_compressed_output_equal_the_whole(run):
 @pytest.mark.slow
 def test_annotations_do_not_depend_on_devices_or_shards(run, tmp_path):
     path, lines = run
-    flags = f"--input={path / 'in.txt'}", "--output_format=jsonl", "--annotate", "--nbest=2"
+    flags = f"--input={path / 'in.txt'}", "--format=text:jsonl", "--annotate", "--nbest=2"
     flags += "--suppress=<pad> <s> <unk>", "--min_length=3"
     call = command(path, *flags)
     outs = [call_forked(call, devices=devices).out for devices in (1, 4)]
@@ -186,7 +186,7 @@ def test_a_stopped_job_that_saves_its_results_says_how_to_resume(
 ):
     path, flags_of_signals = run[0], []
 
-    def stop(job, flags, stop_flag):
+    def stop(job, stop_flag):
         flags_of_signals.append(stop_flag)
         raise Stopped(signal.SIGINT)
 
@@ -255,22 +255,26 @@ def test_a_malformed_line_is_refused_before_any_device_is_used(run, tmp_path):
     [
         (("--mode=score",), "give --target=FILE, or an input"),
         (("--nbest=2",), "--format=text does not support several translations of a line"),
-        (("--nbest=2", "--format=tsv"), "give --output_format=jsonl or moses"),
-        (("--nbest=2", "--output_format=tsv"), "--output_format=tsv does not support several"),
+        (("--nbest=2", "--format=tsv"), "give --format=tsv:jsonl or --format=tsv:moses"),
+        (("--nbest=2", "--format=text:tsv"), "--format=text:tsv does not support several"),
         (
             ("--annotate",),
-            "--annotate is not supported with --format=text; give --output_format=js",
+            "--annotate is not supported with --format=text; give --format=text:js",
         ),
         (("--annotate", "--format=jsonl", "--mode=score"), "--annotate has no effect on --mode=sc"),
-        (("--input_format=moses",), "give --input_format=text or tsv or jsonl"),
+        (("--format=moses:text",), "give --format=text:text or --format=tsv:text or --format=js"),
         (
-            ("--mode=align", "--target={d}/in.txt", "--output_format=moses"),
-            "--output_format=text or",
+            ("--format=csv",),
+            "--format=csv is unknown: expected FORMAT or INPUT:OUTPUT",
         ),
-        (("--mode=score", "--format=jsonl", "--input_format=text"), "and --input_format=tsv or j"),
+        (
+            ("--mode=align", "--target={d}/in.txt", "--format=text:moses"),
+            "give --format=text:text or",
+        ),
+        (("--mode=score", "--format=text:jsonl"), "and --format=tsv:jsonl or --format=jsonl:jsonl"),
         (
             ("--mode=score", "--target={d}/in.txt", "--format=moses"),
-            "mode=score; give --output_format=t",
+            "mode=score; give --format=text:t",
         ),
         (
             ("--mode=score", "--target={d}/in.txt", "--reference={d}/in.txt"),

@@ -24,7 +24,7 @@ def translator():
 
 def test_jsonl_marks_each_line_whose_source_was_truncated(translator, capsys):
     """The model's max_length is 70 tokens, with the end token."""
-    formats = formats_of("jsonl", None, None)
+    formats = formats_of("jsonl")
     output_lines = OutputLines(
         translator, "translate", formats, "in.txt", DecodingProgress(4, True, False)
     )
@@ -40,7 +40,7 @@ def test_jsonl_marks_each_line_whose_source_was_truncated(translator, capsys):
 
 
 def test_lines_with_characters_that_the_vocabulary_lacks_are_marked_and_counted(translator, capsys):
-    formats = formats_of("jsonl", None, None)
+    formats = formats_of("jsonl")
     progress = DecodingProgress(5, True, False)
     output_lines = OutputLines(translator, "translate", formats, "in.txt", progress)
     texts = ["ei\u00adns \u202ezwei", "eins x{y} \u0301", "\u2060", "drei", "fu\u0308nf x{y}"]
@@ -85,7 +85,7 @@ def test_the_results_of_a_call_are_available_before_the_next_call(mode, monkeypa
     capacity = 3 * jax.local_device_count()
     pairs = [(WORDS[i % 11], " ".join(WORDS[: i % 5])) for i in range(3 * capacity - 2)]
     items = [Item(source, source, target=target) for source, target in (("", ""), *pairs)]
-    text, progress = formats_of("text", None, None), DecodingProgress(0, False, False)
+    text, progress = formats_of("text"), DecodingProgress(0, False, False)
     output_lines = OutputLines(translator, mode, text, "in.txt", progress)
     results, at_once = {}, []
     for group in output_lines(enumerate(items)):
@@ -111,7 +111,7 @@ def test_a_line_without_an_allowed_translation_is_blank_and_reported(translator,
         return Hypotheses(request.source[:, :, None], np.zeros(shape, int), scores, scores)
 
     translator.engine._search = lambda program: none
-    formats, progress = formats_of("jsonl", None, None), DecodingProgress(0, False, False)
+    formats, progress = formats_of("jsonl"), DecodingProgress(0, False, False)
     output_lines = OutputLines(translator, "translate", formats, "in.txt", progress)
     groups = output_lines([(0, Item("eins", '{"text": "eins"}'))])
     (out,) = (json.loads(group[0]) for group in groups if group)

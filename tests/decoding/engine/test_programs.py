@@ -150,7 +150,7 @@ def test_scores_that_are_not_finite_name_the_line():
     params[0]["target_embedding"]["table"] = table  # finite; the logits are not
     translator.use(*params)
     items = [(20, Item("", "")), (22, Item("eins", "eins", target="zwei"))]
-    formats = formats_of("text", None, None)
+    formats = formats_of("text")
     output_lines = OutputLines(
         translator, "score", formats, "in.txt", DecodingProgress(0, False, False)
     )

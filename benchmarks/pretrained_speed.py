@@ -86,7 +86,7 @@ def ours(directory: Path, beam_size: int, length: int, dtype: str) -> Translate:
     from seq2seq.config.tree import DecodingConfig
     from seq2seq.decoding.engine.engine import Engine
     from seq2seq.decoding.results import Source
-    from seq2seq.pretrained.models import PRETRAINED
+    from seq2seq.pretrained.models import TRANSFORMERS_FAMILIES
     from seq2seq.pretrained.transformers_family import (
         load_pretrained,
         model_of,
@@ -95,7 +95,7 @@ def ours(directory: Path, beam_size: int, length: int, dtype: str) -> Translate:
     )
     from seq2seq.pretrained.weight_files import WeightFiles
 
-    row = next(row for row in PRETRAINED if row.model_type == model_type(directory))
+    row = next(row for row in TRANSFORMERS_FAMILIES if row.model_type == model_type(directory))
     names = WeightFiles(directory, "AutoModelForSeq2SeqLM").shapes
     config = model_of(row, read_fields(row, directory), names)
     forced = dict(min_length=length, max_length=length, max_extra_length=length)

@@ -3,7 +3,7 @@
 One architecture, which descends from fairseq's Transformer, with four sets of choices.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -32,17 +32,11 @@ from seq2seq.pretrained.tokenizer_files import (
     load_pegasus_tokenizer,
     tokenizer_fields,
 )
-from seq2seq.pretrained.transformers_family import OUTPUT, TIE, Pretrained, Template
+from seq2seq.pretrained.transformers_family import OUTPUT, TIE, Template, TransformersFamily
 
 ACTIVATIONS = {"relu": "relu", "gelu": "gelu", "gelu_python": "gelu", "silu": "silu",
                "swish": "silu"}  # fmt: skip
 SIDES = ("encoder", "decoder")
-# Fields of transformers 3. Later versions ignore them, so that another value would be read wrongly.
-# CTranslate2 reads the first two.
-LEGACY = (
-    "normalize_before", "normalize_embedding", "add_final_layer_norm",
-    "static_position_embeddings", "add_bias_logits",
-)  # fmt: skip
 
 
 class Choices(NamedTuple):
@@ -53,11 +47,13 @@ class Choices(NamedTuple):
     positions: str
     sinusoid_layout: str
     output_bias: bool
-    legacy: tuple[bool, ...] = ()  # the values of LEGACY
+    # Fields of transformers 3 with their values. Later versions ignore them, so that another value
+    # would be read wrongly. CTranslate2 reads the first two.
+    legacy: Mapping[str, bool]
 
 
 def _config(choices: Choices, fields: JsonFields, names: Iterable[str]) -> ModelConfig:
-    for field, value in zip(LEGACY, choices.legacy, strict=False):
+    for field, value in choices.legacy.items():
         fields.require(field, value)
     size = fields.integer("vocab_size", "model.source_vocab_size")
     common = common_choices(fields, ACTIVATIONS)
@@ -83,16 +79,13 @@ def _config(choices: Choices, fields: JsonFields, names: Iterable[str]) -> Model
 
 def _fields(choices: Choices, model: ModelConfig) -> dict[str, Any]:
     """The inverse of `_config`."""
-    legacy = dict(zip(LEGACY, choices.legacy, strict=False))
-    return (
-        common_fields(model, ACTIVATIONS)
-        | legacy
-        | {
-            "vocab_size": model.source_vocab_size,
-            TIE: model.tied_embeddings == "three-way",
-            "decoder_start_token_id": model.start_id,
-        }
-    )
+    return {
+        **common_fields(model, ACTIVATIONS),
+        **choices.legacy,
+        "vocab_size": model.source_vocab_size,
+        TIE: model.tied_embeddings == "three-way",
+        "decoder_start_token_id": model.start_id,
+    }
 
 
 def _tensors(config: ModelConfig) -> Iterator[Tensor]:
@@ -137,10 +130,6 @@ def _redundant(config: ModelConfig) -> Redundant:
     return values
 
 
-def _no_template(settings: JsonFields, directory: Path, tokenizer: Tokenizer) -> Template:
-    return Template()
-
-
 def _m2m_tokenizer(directory: Path, rows: int) -> Tokenizer:
     fields = tokenizer_fields(directory)
     is_nllb = "Nllb" in str(fields.get("tokenizer_class", ""))
@@ -168,34 +157,122 @@ def _bart_template(settings: JsonFields, directory: Path, tokenizer: Tokenizer) 
 
 
 IDS = {"pad_token_id": 1, "bos_token_id": 0, "eos_token_id": 2}
-_M2M = Choices("pre", False, "sinusoidal", "fairseq", False)
-_MBART = Choices("pre", True, "learned", "interleaved", True, (True, True, True, False, False))
-_BART = Choices("post", True, "learned", "interleaved", True, (False, True, False, False, False))
-_PEGASUS = Choices("pre", False, "sinusoidal", "halves", True, (True, False, True, True, False))
-M2M_100 = Pretrained(
-    "m2m_100", "M2M-100 or NLLB", "M2M100ForConditionalGeneration",
-    partial(_config, _M2M), partial(_fields, _M2M), _tensors, _redundant,
-    ("M2M100Tokenizer", "NllbTokenizer"), _m2m_tokenizer, m2m_files, _m2m_template,
-    IDS | {"decoder_start_token_id": 2, "activation_function": "relu", "scale_embedding": True,
-           "attention_dropout": 0.1},
-)  # fmt: skip
-MBART = Pretrained(
-    "mbart", "mBART", "MBartForConditionalGeneration",
-    partial(_config, _MBART), partial(_fields, _MBART), _tensors, _redundant,
-    ("MBartTokenizer", "MBart50Tokenizer"), load_mbart_tokenizer, mbart_files, _mbart_template,
-    IDS | {"activation_function": "gelu", "forced_eos_token_id": 2},
-)  # fmt: skip
-BART = Pretrained(
-    "bart", "BART", "BartForConditionalGeneration",
-    partial(_config, _BART), partial(_fields, _BART), _tensors, _redundant,
-    ("BartTokenizer", "RobertaTokenizer"), load_byte_level_tokenizer, byte_level_files,
-    _bart_template,
-    IDS | {"decoder_start_token_id": 2, "activation_function": "gelu", "forced_eos_token_id": 2},
-)  # fmt: skip
-PEGASUS = Pretrained(
-    "pegasus", "Pegasus", "PegasusForConditionalGeneration",
-    partial(_config, _PEGASUS), partial(_fields, _PEGASUS), _tensors, _redundant,
-    ("PegasusTokenizer",), load_pegasus_tokenizer, pegasus_files, _no_template,
-    {"pad_token_id": 0, "eos_token_id": 1, "decoder_start_token_id": 0,
-     "activation_function": "gelu", "forced_eos_token_id": 1},
-)  # fmt: skip
+_M2M = Choices(
+    norm="pre",
+    embedding_norm=False,
+    positions="sinusoidal",
+    sinusoid_layout="fairseq",
+    output_bias=False,
+    legacy={},
+)
+_MBART = Choices(
+    norm="pre",
+    embedding_norm=True,
+    positions="learned",
+    sinusoid_layout="interleaved",
+    output_bias=True,
+    legacy={
+        "normalize_before": True,
+        "normalize_embedding": True,
+        "add_final_layer_norm": True,
+        "static_position_embeddings": False,
+        "add_bias_logits": False,
+    },
+)
+_BART = Choices(
+    norm="post",
+    embedding_norm=True,
+    positions="learned",
+    sinusoid_layout="interleaved",
+    output_bias=True,
+    legacy={
+        "normalize_before": False,
+        "normalize_embedding": True,
+        "add_final_layer_norm": False,
+        "static_position_embeddings": False,
+        "add_bias_logits": False,
+    },
+)
+_PEGASUS = Choices(
+    norm="pre",
+    embedding_norm=False,
+    positions="sinusoidal",
+    sinusoid_layout="halves",
+    output_bias=True,
+    legacy={
+        "normalize_before": True,
+        "normalize_embedding": False,
+        "add_final_layer_norm": True,
+        "static_position_embeddings": True,
+        "add_bias_logits": False,
+    },
+)
+M2M_100 = TransformersFamily(
+    model_type="m2m_100",
+    name="M2M-100 or NLLB",
+    architecture="M2M100ForConditionalGeneration",
+    config=partial(_config, _M2M),
+    fields=partial(_fields, _M2M),
+    tensors=_tensors,
+    redundant=_redundant,
+    tokenizer_classes=("M2M100Tokenizer", "NllbTokenizer"),
+    tokenizer=_m2m_tokenizer,
+    tokenizer_files=m2m_files,
+    template=_m2m_template,
+    defaults=IDS
+    | {
+        "decoder_start_token_id": 2,
+        "activation_function": "relu",
+        "scale_embedding": True,
+        "attention_dropout": 0.1,
+    },
+)
+MBART = TransformersFamily(
+    model_type="mbart",
+    name="mBART",
+    architecture="MBartForConditionalGeneration",
+    config=partial(_config, _MBART),
+    fields=partial(_fields, _MBART),
+    tensors=_tensors,
+    redundant=_redundant,
+    tokenizer_classes=("MBartTokenizer", "MBart50Tokenizer"),
+    tokenizer=load_mbart_tokenizer,
+    tokenizer_files=mbart_files,
+    template=_mbart_template,
+    defaults=IDS | {"activation_function": "gelu", "forced_eos_token_id": 2},
+)
+BART = TransformersFamily(
+    model_type="bart",
+    name="BART",
+    architecture="BartForConditionalGeneration",
+    config=partial(_config, _BART),
+    fields=partial(_fields, _BART),
+    tensors=_tensors,
+    redundant=_redundant,
+    tokenizer_classes=("BartTokenizer", "RobertaTokenizer"),
+    tokenizer=load_byte_level_tokenizer,
+    tokenizer_files=byte_level_files,
+    template=_bart_template,
+    defaults=IDS
+    | {"decoder_start_token_id": 2, "activation_function": "gelu", "forced_eos_token_id": 2},
+)
+PEGASUS = TransformersFamily(
+    model_type="pegasus",
+    name="Pegasus",
+    architecture="PegasusForConditionalGeneration",
+    config=partial(_config, _PEGASUS),
+    fields=partial(_fields, _PEGASUS),
+    tensors=_tensors,
+    redundant=_redundant,
+    tokenizer_classes=("PegasusTokenizer",),
+    tokenizer=load_pegasus_tokenizer,
+    tokenizer_files=pegasus_files,
+    template=lambda settings, directory, tokenizer: Template(),
+    defaults={
+        "pad_token_id": 0,
+        "eos_token_id": 1,
+        "decoder_start_token_id": 0,
+        "activation_function": "gelu",
+        "forced_eos_token_id": 1,
+    },
+)

@@ -1,7 +1,8 @@
-"""The interface of a model family: directories of another project that are read like runs, and
-written from runs.
+"""A model family: directories of another project that are read like runs, and written from runs.
 
-To add a family, write a module that defines a ModelFamily and add it to FAMILIES in models.py.
+models.py lists the families. A ModelFamily is made of the row of each family of transformers
+(transformers_family.py); only a family with other files, as MarianMT, has one of its own.
+CONTRIBUTING.md says how to add either.
 """
 
 from collections.abc import Callable, Mapping

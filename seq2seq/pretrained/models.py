@@ -1,6 +1,6 @@
 """Trained models by directory: a run, or a directory of another project's model family.
 
-FAMILIES registers the families; family.py defines their interface. Any other directory is a run.
+FAMILIES lists the families. Any other directory is a run.
 """
 
 from collections.abc import Callable
@@ -19,12 +19,12 @@ from seq2seq.pretrained.marian_export import export_marian, marian_differences
 from seq2seq.pretrained.t5 import MT5, T5, UMT5
 from seq2seq.pretrained.transformers_export import differences, export_pretrained
 from seq2seq.pretrained.transformers_family import (
-    Pretrained,
+    TransformersFamily,
     load_pretrained,
     model_type,
     open_pretrained,
 )
-from seq2seq.pretrained.unsupported import ADAPTERS, OTHERS
+from seq2seq.pretrained.unsupported import ADAPTERS, refused
 from seq2seq.pretrained.weight_files import weights_path
 from seq2seq.runtime.errors import CHECKPOINT, CONFIGURATION, UserError
 from seq2seq.storage.run_files import current_name, params_directory, read_run, restore_params
@@ -37,7 +37,7 @@ def _of_type(name: str) -> Callable[[Path], bool]:
     return lambda directory: model_type(directory) == name
 
 
-def _family_of_row(row: Pretrained) -> ModelFamily:
+def _model_family(row: TransformersFamily) -> ModelFamily:
     return ModelFamily(
         name=row.name,
         matches=_of_type(row.model_type),
@@ -58,11 +58,10 @@ MARIAN = ModelFamily(
     model_type="marian",
     export=Export(marian_differences, export_marian),
 )
-PRETRAINED = (M2M_100, MBART, BART, PEGASUS, T5, MT5, UMT5)
-# The first that recognises a directory reads it. A run is written as the first that can express it.
-FAMILIES: tuple[ModelFamily, ...] = (
-    ADAPTERS, MARIAN, *map(_family_of_row, PRETRAINED), OTHERS,
-)  # fmt: skip
+TRANSFORMERS_FAMILIES = (M2M_100, MBART, BART, PEGASUS, T5, MT5, UMT5)
+_SUPPORTED = (MARIAN, *map(_model_family, TRANSFORMERS_FAMILIES))
+# The first that matches a directory reads it. A run is written as the first that can express it.
+FAMILIES = (ADAPTERS, *_SUPPORTED, refused([family.model_type for family in _SUPPORTED]))
 
 
 def find_params(directory: Path, checkpoint: str) -> Path:

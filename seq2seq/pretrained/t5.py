@@ -1,6 +1,7 @@
 """The T5 family: T5, T5 v1.1, FLAN-T5, ByT5, MADLAD-400, mT5 and umT5."""
 
 from collections.abc import Iterable, Iterator
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -9,7 +10,7 @@ from seq2seq.data.tokenizers.tokenizer import Tokenizer
 from seq2seq.model.config import ModelConfig
 from seq2seq.pretrained.common_fields import name_of
 from seq2seq.pretrained.json_fields import JsonFields
-from seq2seq.pretrained.tensors import Redundant, Tensor
+from seq2seq.pretrained.tensors import Tensor
 from seq2seq.pretrained.tokenizer_export import t5_files
 from seq2seq.pretrained.tokenizer_files import (
     JSON,
@@ -18,7 +19,7 @@ from seq2seq.pretrained.tokenizer_files import (
     load_t5_tokenizer,
     tokenizer_fields,
 )
-from seq2seq.pretrained.transformers_family import OUTPUT, Pretrained, Template
+from seq2seq.pretrained.transformers_family import OUTPUT, Template, TransformersFamily
 
 # "gated-gelu" is the tanh approximation, "gelu" without a gate is exact.
 ACTIVATIONS = {"relu": "relu", "gelu": "gelu", "gelu_new": "gelu_tanh", "silu": "silu",
@@ -30,7 +31,10 @@ COPIES = ("decoder.embed_tokens.weight", "encoder.embed_tokens.weight")
 OLD_BIAS = "decoder.block.0.layer.1.EncDecAttention.relative_attention_bias.weight"
 
 
-def _config(may_scale: bool, tables: str, fields: JsonFields, names: Iterable[str]) -> ModelConfig:
+def _config(
+    fields: JsonFields, names: Iterable[str], *, may_scale: bool, tables: str
+) -> ModelConfig:
+    """`tables` is ModelConfig.relative_tables. Without `may_scale` no field scales the logits."""
     projection = fields.get("feed_forward_proj")
     name = projection.removeprefix("gated-") if isinstance(projection, str) else ""
     activations = GATED if projection != name else ACTIVATIONS
@@ -149,10 +153,6 @@ def _bias(block: str, path: tuple[str, ...], config: ModelConfig) -> Iterator[Te
     yield Tensor(name, (*path, "relative_bias", "table"), shape)
 
 
-def _redundant(config: ModelConfig) -> Redundant:
-    return {OLD_BIAS: None}
-
-
 def _tokenizer(directory: Path, rows: int) -> Tokenizer:
     kind = tokenizer_fields(directory).get("tokenizer_class")
     without_files = not any((directory / name).exists() for name in (T5_MODEL, JSON))
@@ -166,24 +166,38 @@ def _template(settings: JsonFields, directory: Path, tokenizer: Tokenizer) -> Te
     return Template(source_begin="{target}" if has_tags else "")
 
 
-DEFAULTS = {
-    "pad_token_id": 0, "eos_token_id": 1, "feed_forward_proj": "relu",
-    "relative_attention_num_buckets": 32, "relative_attention_max_distance": 128,
-}  # fmt: skip
-CLASSES = "T5Tokenizer", "MT5Tokenizer", "ByT5Tokenizer"
-LATER = DEFAULTS | {"feed_forward_proj": "gated-gelu", "decoder_start_token_id": 0}
-T5 = Pretrained(
-    "t5", "T5", "T5ForConditionalGeneration",
-    partial(_config, True, "stack"), _fields, _tensors, _redundant,
-    CLASSES, _tokenizer, t5_files, _template, DEFAULTS,
-)  # fmt: skip
-MT5 = Pretrained(
-    "mt5", "mT5", "MT5ForConditionalGeneration",
-    partial(_config, False, "stack"), _fields, _tensors, _redundant,
-    CLASSES, _tokenizer, t5_files, _template, LATER,
-)  # fmt: skip
-UMT5 = Pretrained(
-    "umt5", "umT5", "UMT5ForConditionalGeneration",
-    partial(_config, True, "layer"), _fields, _tensors, _redundant,
-    CLASSES, _tokenizer, t5_files, _template, LATER,
-)  # fmt: skip
+T5 = TransformersFamily(
+    model_type="t5",
+    name="T5",
+    architecture="T5ForConditionalGeneration",
+    config=partial(_config, may_scale=True, tables="stack"),
+    fields=_fields,
+    tensors=_tensors,
+    redundant=lambda config: {OLD_BIAS: None},
+    tokenizer_classes=("T5Tokenizer", "MT5Tokenizer", "ByT5Tokenizer"),
+    tokenizer=_tokenizer,
+    tokenizer_files=t5_files,
+    template=_template,
+    defaults={
+        "pad_token_id": 0,
+        "eos_token_id": 1,
+        "feed_forward_proj": "relu",
+        "relative_attention_num_buckets": 32,
+        "relative_attention_max_distance": 128,
+    },
+)
+MT5 = replace(
+    T5,
+    model_type="mt5",
+    name="mT5",
+    architecture="MT5ForConditionalGeneration",
+    config=partial(_config, may_scale=False, tables="stack"),
+    defaults={**T5.defaults, "feed_forward_proj": "gated-gelu", "decoder_start_token_id": 0},
+)
+UMT5 = replace(
+    MT5,
+    model_type="umt5",
+    name="umT5",
+    architecture="UMT5ForConditionalGeneration",
+    config=partial(_config, may_scale=True, tables="layer"),
+)

@@ -1,4 +1,5 @@
-"""A run written as a directory of transformers: the inverse of pretrained.py, bit-exact.
+"""A run written as a directory of transformers: the inverse of transformers_family.py,
+bit-exact.
 
 What was written is read again and compared with the run, so that nothing is lost without a message.
 """
@@ -17,12 +18,12 @@ from seq2seq.pretrained.generation_export import ENGINE, forced_beginning, gener
 from seq2seq.pretrained.json_fields import JsonFields, write_json
 from seq2seq.pretrained.tensors import stored_tensors
 from seq2seq.pretrained.tokenizer_export import write_files
-from seq2seq.pretrained.transformers_family import Pretrained, described, read_fields
+from seq2seq.pretrained.transformers_family import TransformersFamily, described, read_fields
 from seq2seq.pretrained.weight_files import write_weights
 from seq2seq.runtime.errors import CHECKPOINT, UserError
 
 
-def differences(row: Pretrained, model: ModelConfig) -> dict[str, tuple[str, str]]:
+def differences(row: TransformersFamily, model: ModelConfig) -> dict[str, tuple[str, str]]:
     """The fields of a model that the family cannot express: what they become, and what they are."""
     content = {**row.defaults, **row.fields(model)}
     names = [tensor.name for tensor in row.tensors(model)]
@@ -56,7 +57,7 @@ def architecture(model: ModelConfig) -> ModelConfig:
 
 
 def export_pretrained(
-    row: Pretrained,
+    row: TransformersFamily,
     config: Config,
     tokenizers: tuple[Tokenizer, Tokenizer],
     load_params: Callable[[], Any],
@@ -99,7 +100,7 @@ def export_pretrained(
 
 
 def write_description(
-    row: Pretrained, config: Config, tokenizer: Tokenizer, directory: Path
+    row: TransformersFamily, config: Config, tokenizer: Tokenizer, directory: Path
 ) -> None:
     """Writes all files but the weights."""
     model, data, languages = config.model, config.data, tokenizer.languages

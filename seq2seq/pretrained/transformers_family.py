@@ -1,11 +1,12 @@
-"""Directories of transformers as model families: one row of a table describes each.
+"""Families of models of transformers: a row describes each, and these functions read any of them.
 
-A row (`Pretrained`) says how config.json becomes a ModelConfig, which tensors are which parameters,
-how the tokenizer is read, and which pieces surround a text. pretrained_export.py is the inverse.
+A row (`TransformersFamily`) has all that is special about a family: how config.json becomes a
+ModelConfig, which tensors are which parameters, how the tokenizer is read, and which pieces
+surround a text. transformers_export.py is the inverse.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -38,8 +39,9 @@ class Template(NamedTuple):
     target_start: str = ""  # the piece that starts decoding, instead of model.start_id
 
 
-class Pretrained(NamedTuple):
-    """A model family of transformers."""
+@dataclass(frozen=True, kw_only=True)
+class TransformersFamily:
+    """A row: one family."""
 
     model_type: str  # of config.json
     name: str  # for error messages
@@ -47,8 +49,8 @@ class Pretrained(NamedTuple):
     # The ModelConfig of config.json, in a file that has tensors of these names.
     config: Callable[[JsonFields, Iterable[str]], ModelConfig]
     fields: Callable[[ModelConfig], Mapping[str, Any]]  # the inverse of `config`
-    tensors: Callable[[ModelConfig], Iterable[Tensor]]
-    redundant: Callable[[ModelConfig], Redundant]
+    tensors: Callable[[ModelConfig], Iterable[Tensor]]  # of all parameters
+    redundant: Callable[[ModelConfig], Redundant]  # what a file may have besides them
     # The classes of transformers, without "Fast", that add the same pieces to a text.
     tokenizer_classes: tuple[str, ...]
     # The tokenizer of a directory whose embedding has this many rows.
@@ -56,7 +58,7 @@ class Pretrained(NamedTuple):
     # The inverse: the contents of files by name. UserError(CHECKPOINT) for another kind of
     # tokenizer.
     tokenizer_files: Callable[[Tokenizer, DataConfig], Files]
-    # By the generation settings, the directory and the tokenizer.
+    # The pieces around a text, by the generation settings, the directory and the tokenizer.
     template: Callable[[JsonFields, Path, Tokenizer], Template]
     # Defaults of fields of config.json that a file need not state.
     defaults: Mapping[str, Any]
@@ -71,7 +73,7 @@ def model_type(directory: Path) -> str | None:
         return None
 
 
-def read_fields(row: Pretrained, directory: Path) -> JsonFields:
+def read_fields(row: TransformersFamily, directory: Path) -> JsonFields:
     """The fields of config.json with the row's defaults; the token ids of generation_config.json
     have precedence, because a search uses them. null is absent."""
     path = directory / "config.json"
@@ -85,7 +87,7 @@ def read_fields(row: Pretrained, directory: Path) -> JsonFields:
     return supported_fields(fields)
 
 
-def model_of(row: Pretrained, fields: JsonFields, names: Iterable[str]) -> ModelConfig:
+def model_of(row: TransformersFamily, fields: JsonFields, names: Iterable[str]) -> ModelConfig:
     """The valid ModelConfig of config.json. UserError(CHECKPOINT)."""
     model = row.config(fields, names)
     try:
@@ -95,7 +97,9 @@ def model_of(row: Pretrained, fields: JsonFields, names: Iterable[str]) -> Model
     return model
 
 
-def with_stored_tying(row: Pretrained, fields: JsonFields, weights: WeightFiles) -> JsonFields:
+def with_stored_tying(
+    row: TransformersFamily, fields: JsonFields, weights: WeightFiles
+) -> JsonFields:
     """The fields without tied embeddings if a file has an output matrix with other values than the
     table that it would be tied to: the tensors decide, as in transformers 5."""
     model = model_of(row, fields, weights.shapes)
@@ -116,7 +120,9 @@ def separate_output(directory: Path, model: ModelConfig) -> Iterator[str]:
         )
 
 
-def open_pretrained(row: Pretrained, directory: Path) -> tuple[Config, tuple[Tokenizer, Tokenizer]]:
+def open_pretrained(
+    row: TransformersFamily, directory: Path
+) -> tuple[Config, tuple[Tokenizer, Tokenizer]]:
     """The config and tokenizers as those of a run; checks the names and shapes of the tensors.
 
     UserError(CHECKPOINT). Touches no device, and reads no weights but a second copy of a table.
@@ -129,7 +135,7 @@ def open_pretrained(row: Pretrained, directory: Path) -> tuple[Config, tuple[Tok
 
 
 def described(
-    row: Pretrained, directory: Path, fields: JsonFields, names: Iterable[str]
+    row: TransformersFamily, directory: Path, fields: JsonFields, names: Iterable[str]
 ) -> tuple[Config, tuple[Tokenizer, Tokenizer]]:
     """The config and tokenizers of a directory with these fields and tensors of these names.
 
@@ -178,7 +184,7 @@ def with_template(
     return replace(data, **values), decoding
 
 
-def load_pretrained(row: Pretrained, directory: Path) -> dict[str, Any]:
+def load_pretrained(row: TransformersFamily, directory: Path) -> dict[str, Any]:
     """The parameters in float32. UserError(CHECKPOINT) if they cannot be read."""
     weights = WeightFiles(directory, "AutoModelForSeq2SeqLM")
     fields = with_stored_tying(row, read_fields(row, directory), weights)

@@ -1,5 +1,6 @@
 """Model families that are refused by name: adapters, and other directories of transformers."""
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import NoReturn
 
@@ -9,7 +10,6 @@ from seq2seq.pretrained.transformers_family import model_type
 from seq2seq.pretrained.weight_files import weights_path
 from seq2seq.runtime.errors import CHECKPOINT, UserError
 
-SUPPORTED = "marian, m2m_100, mbart, bart, pegasus, t5, mt5 or umt5"
 # What distinguishes architectures whose names suggest a supported one.
 REASONS = {
     "t5gemma": "it has Gemma's layers: grouped queries, rotary positions, two norms around each "
@@ -24,16 +24,6 @@ REASONS = {
 }
 
 ADAPTER_FILES = "adapter_config.json", "adapter_model.safetensors", "adapter_model.bin"
-
-
-def _refuse(directory: Path) -> NoReturn:
-    name = model_type(directory)
-    reason = f" ({REASONS[name]})" if name in REASONS else ""
-    raise UserError(
-        CHECKPOINT,
-        f"{directory / 'config.json'}: model_type={name!r} is not supported{reason}: expected "
-        f"{SUPPORTED}",
-    )
 
 
 def _has_adapter(directory: Path) -> bool:
@@ -61,10 +51,24 @@ ADAPTERS = ModelFamily(
     open=_refuse_adapter,
     load_params=_refuse_adapter,
 )
-OTHERS = ModelFamily(
-    name="transformers",
-    matches=lambda directory: model_type(directory) is not None,
-    params_path=weights_path,
-    open=_refuse,
-    load_params=_refuse,
-)
+
+
+def refused(supported: Sequence[str]) -> ModelFamily:
+    """All directories of transformers; their error lists the `supported` model types."""
+
+    def refuse(directory: Path) -> NoReturn:
+        name = model_type(directory)
+        reason = f" ({REASONS[name]})" if name in REASONS else ""
+        raise UserError(
+            CHECKPOINT,
+            f"{directory / 'config.json'}: model_type={name!r} is not supported{reason}: expected "
+            f"{', '.join(supported[:-1])} or {supported[-1]}",
+        )
+
+    return ModelFamily(
+        name="transformers",
+        matches=lambda directory: model_type(directory) is not None,
+        params_path=weights_path,
+        open=refuse,
+        load_params=refuse,
+    )

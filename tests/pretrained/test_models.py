@@ -1,9 +1,14 @@
 """The registry of model families: which functions read a directory."""
 
+import ast
+from dataclasses import fields
+from pathlib import Path
+
 import pytest
 
 from seq2seq.pretrained import models
 from seq2seq.pretrained.family import ModelFamily
+from seq2seq.pretrained.transformers_family import TransformersFamily
 from seq2seq.runtime.errors import CHECKPOINT, UserError
 
 PARAMS = {"table": [1.0]}
@@ -34,3 +39,12 @@ def test_a_family_has_no_other_checkpoints_than_best_and_latest(tmp_path, monkey
         with pytest.raises(UserError, match="a Toy model, has no checkpoint 'average'") as caught:
             read(tmp_path, "average")
         assert caught.value.code == CHECKPOINT
+
+
+def test_the_row_in_contributing_has_the_fields_of_a_row():
+    text = Path("CONTRIBUTING.md").read_text(encoding="utf-8")
+    (row,) = (code for code in text.split("```python\n") if code.startswith("# mymt.py"))
+    (assignment,) = ast.parse(row.split("```")[0]).body
+    assert assignment.value.func.id == TransformersFamily.__name__
+    named = [keyword.arg for keyword in assignment.value.keywords]
+    assert named == [field.name for field in fields(TransformersFamily)]

@@ -13,7 +13,13 @@ from seq2seq.data.tokenizers.offset_tokenizer import OffsetTokenizer
 from seq2seq.model.config import ModelConfig
 from seq2seq.model.transformer import Transformer
 from seq2seq.pretrained.json_fields import JsonFields
-from seq2seq.pretrained.models import FAMILIES, PRETRAINED, export_of, load_params, open_model
+from seq2seq.pretrained.models import (
+    FAMILIES,
+    TRANSFORMERS_FAMILIES,
+    export_of,
+    load_params,
+    open_model,
+)
 from seq2seq.runtime.errors import CHECKPOINT, CONFIGURATION, UserError
 from seq2seq.scripts.convert import export_run, import_model
 from tests.support.models.tiny_marian import SENTENCES
@@ -79,7 +85,7 @@ def test_a_written_directory_is_read_as_the_same_model(tmp_path, family):
 
 def models():
     """The row and a model of each family."""
-    for row in PRETRAINED:
+    for row in TRANSFORMERS_FAMILIES:
         t5 = "t5" in row.model_type
         fields = t5_options(70) | UNTIED if t5 else fairseq_options(70)
         names = ["lm_head.weight"] if t5 else []

@@ -11,10 +11,10 @@ import numpy as np
 import pytest
 
 from seq2seq.decode import load_translator
-from seq2seq.pretrained.bart import BART, LEGACY, MBART, PEGASUS
+from seq2seq.pretrained.bart import BART, MBART, PEGASUS
 from seq2seq.pretrained.generation import decoding_of, unknown_settings
 from seq2seq.pretrained.json_fields import JsonFields
-from seq2seq.pretrained.models import FAMILIES, PRETRAINED, load_params, open_model
+from seq2seq.pretrained.models import FAMILIES, TRANSFORMERS_FAMILIES, load_params, open_model
 from seq2seq.pretrained.t5 import UMT5
 from seq2seq.pretrained.tokenizer_files import check_tokenizer_class
 from seq2seq.pretrained.transformers_family import model_of, read_fields
@@ -114,7 +114,7 @@ def sizes(row):
 
 def test_absent_fields_have_the_values_of_transformers(tmp_path):
     _, transformers = libraries()
-    for row in PRETRAINED:
+    for row in TRANSFORMERS_FAMILIES:
         kind = row.architecture.removesuffix("ForConditionalGeneration")
         stated = sizes(row)
         every = getattr(transformers, f"{kind}Config")(**stated).to_dict()
@@ -124,6 +124,12 @@ def test_absent_fields_have_the_values_of_transformers(tmp_path):
         )
         assert model_of(row, absent, []) == model_of(row, present, [])
         assert absent.get("forced_eos_token_id") == present.get("forced_eos_token_id")
+
+
+FIELDS_OF_TRANSFORMERS_3 = (
+    "normalize_before", "normalize_embedding", "add_final_layer_norm",
+    "static_position_embeddings", "add_bias_logits",
+)  # fmt: skip
 
 
 def test_one_value_of_each_field_of_transformers_3_is_refused(tmp_path):
@@ -136,7 +142,7 @@ def test_one_value_of_each_field_of_transformers_3_is_refused(tmp_path):
         return True
 
     for row in (MBART, BART, PEGASUS):
-        for field in LEGACY:
+        for field in FIELDS_OF_TRANSFORMERS_3:
             assert is_read(row, field, True) != is_read(row, field, False), (row.name, field)
 
 
@@ -150,7 +156,7 @@ CLASSES = {  # of tokenizers that add the same pieces to a text
 
 
 def test_a_tokenizer_of_a_class_of_the_family_or_of_no_family_is_read(tmp_path):
-    for row in PRETRAINED:
+    for row in TRANSFORMERS_FAMILIES:
         names = [*CLASSES[row.model_type], "PreTrainedTokenizerFast", "TokenizersBackend", None]
         for name in names:
             write(tmp_path, tokenizer_config__json={"tokenizer_class": name})

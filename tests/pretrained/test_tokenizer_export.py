@@ -6,11 +6,11 @@ import pytest
 from sentencepiece import SentencePieceProcessor
 
 from seq2seq.config.data_config import DataConfig
-from seq2seq.pretrained.models import PRETRAINED
+from seq2seq.pretrained.models import TRANSFORMERS_FAMILIES
 from tests.support.models.tiny_marian import SENTENCES
 from tests.support.models.tiny_tokenizers import CODES, T5, model, write
 
-ROWS = {row.model_type: row for row in PRETRAINED}
+ROWS = {row.model_type: row for row in TRANSFORMERS_FAMILIES}
 FAIRSEQ = ["<s>", "<pad>", "</s>", "<unk>"]
 FAIRSEQ_MODEL = "sentencepiece__bpe__model"
 

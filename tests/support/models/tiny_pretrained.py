@@ -130,9 +130,9 @@ def write_directory(path: Path, family: str, fields: dict) -> None:
     from safetensors.numpy import save_file
 
     from seq2seq.pretrained.json_fields import JsonFields
-    from seq2seq.pretrained.models import PRETRAINED
+    from seq2seq.pretrained.models import TRANSFORMERS_FAMILIES
 
-    row = next(row for row in PRETRAINED if row.model_type == family)
+    row = next(row for row in TRANSFORMERS_FAMILIES if row.model_type == family)
     (path / "config.json").write_text(json.dumps({"model_type": family} | fields))
     names = [] if fields.get("tie_word_embeddings", True) else ["lm_head.weight"]
     config = row.config(JsonFields(path, row.defaults | fields), names)

@@ -3,8 +3,8 @@
     python benchmarks/compiled_programs.py --targets=v5e:1 --sizes=base
         [--programs=training,greedy,beam4] [--dtypes=mixed,bfloat16] [--length=128]
 Needs the extra [compile-tpu] (v4, v5e, v5p, v6e) or [compile-gpu] (a100, h100). Prints a row of a
-Markdown table for each program as soon as it is compiled; recorded in benchmarks/accelerator.md.
-Sizes are those of benchmarks/accelerator.py: small, base, big (training) and opus (decoding).
+Markdown table for each program as soon as it is compiled (benchmarks/compiled_programs.md). Sizes
+are those of benchmarks/accelerator.py: small, base, big (training) and opus (decoding).
 """
 
 import sys

@@ -10,7 +10,7 @@
     cut -f1 $SAMSUM/test.tsv | python decode.py --workdir=runs/samsum --output=test.out \\
         --reference=test.summaries --metric=rouge
 The pairs are written to DIRECTORY. Rows of 512 tokens lose 1.5 % of the pairs and are as fast for
-each pair as rows of 256 (benchmarks/long_sources.md).
+each pair as rows of 256 (benchmarks/recipes.md).
 
 Recorded: ROUGE-1 39.64, ROUGE-2 15.56, ROUGE-Lsum 35.64 on the test (two seeds), 7 minutes on an
 H100. Details: docs/RESULTS.md.

@@ -1,7 +1,7 @@
 """Platforms: one table of the choices that depend on the device, with the reason for each value.
 
 Those of the CPU are measured where the comment says so. Those of GPU and TPU are derived or judged
-by their compilers (docs/SCALING.md, benchmarks/accelerator.md). The layout of a cache
+by their compilers (docs/SCALING.md, benchmarks/compiled_programs.md). The layout of a cache
 (model/cache.py) is the same on all platforms, because the programs of several platforms can share
 one file (scripts/export.py). A CPU reads it as it is stored; on GPU and TPU, XLA chooses the order
 of the axes in memory.
@@ -70,7 +70,7 @@ GPU = Choices(
 # device has less memory, which limits the hypotheses (seq2seq/decoding/engine/sizes.py).
 TPU = GPU._replace(
     two_stages=False,  # compiled for a v5e: the second stage is a loop over all chosen chunks
-    attention_kernels=True,  # compiled for a v5e: benchmarks/accelerator.md
+    attention_kernels=True,  # compiled for a v5e: benchmarks/compiled_programs.md
     cache_by_scatter=False,  # compiled for a v5e: a scatter needs another layout, copied each step
 )
 

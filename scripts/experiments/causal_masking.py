@@ -33,6 +33,7 @@ from seq2seq.scripts.experiments.small_model import (
     exact_share,
     is_call,
     small_config,
+    small_training,
     token_accuracy,
     train_model,
 )
@@ -50,7 +51,9 @@ def measure(arm: str, seed: int, size: str) -> Result:
     model = Transformer(small_config(task))
     model = model if arm == "masked" else Variant(model.config, unmasked)
     pairs = task.sample(np.random.default_rng([seed, 1]), 256)
-    trained = train_model(model, with_noise(excluding(task, pairs[0])), seed, STEPS[size])
+    trained = train_model(
+        model, with_noise(excluding(task, pairs[0])), small_training(seed, STEPS[size])
+    )
     tenth = len(trained.losses) // 10
     return {
         "losses": smoothed(trained.losses),

@@ -27,7 +27,12 @@ from seq2seq.model.kinds import make_model
 from seq2seq.scripts.experiments.equal_models import equal_config
 from seq2seq.scripts.experiments.figures import curve, panels
 from seq2seq.scripts.experiments.outcome import Check, Result, Results, spread
-from seq2seq.scripts.experiments.small_model import best_hypotheses, forced_pass, train_model
+from seq2seq.scripts.experiments.small_model import (
+    best_hypotheses,
+    forced_pass,
+    small_training,
+    train_model,
+)
 from seq2seq.scripts.experiments.tasks import copying
 
 CLAIM = "The fixed context vector loses long sentences."
@@ -44,7 +49,7 @@ def measure(arm: str, seed: int, size: str) -> Result:
     lengths = LENGTHS[size]
     task = copying(SYMBOLS, range(lengths[0], lengths[-1] + 1))
     model = make_model(equal_config(arm, task, WIDTH))
-    trained = train_model(model, task, seed, STEPS[size])
+    trained = train_model(model, task, small_training(seed, STEPS[size]))
     sources = []
     for length in lengths:
         task_of_length = copying(SYMBOLS, range(length, length + 1))

@@ -38,6 +38,7 @@ from seq2seq.scripts.experiments.small_model import (
     batch_of,
     is_call,
     small_config,
+    small_training,
     token_accuracy,
     train_model,
 )
@@ -59,7 +60,9 @@ def measure(arm: str, seed: int, size: str) -> Result:
     task, accuracy = excluding(task, pairs[0]), []
     for depth in DEPTHS[size] if arm in ARMS[:2] else ():
         model = Transformer(small_config(task, num_layers=depth, d_model=64, d_ff=256))
-        trained = train_model(variant(arm, model), task, seed, STEPS[size], learning_rate=2e-3)
+        trained = train_model(
+            variant(arm, model), task, small_training(seed, STEPS[size], learning_rate=2e-3)
+        )
         accuracy.append(token_accuracy(trained, test, *pairs))
     return {"distance": distances(arm, seed), "depths": DEPTHS[size], "accuracy": accuracy}
 

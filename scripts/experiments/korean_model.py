@@ -20,6 +20,7 @@ from seq2seq.scripts.experiments.small_model import (
     Task,
     Trained,
     small_config,
+    small_training,
     train_model,
 )
 from seq2seq.training.parameters import init_params
@@ -104,7 +105,7 @@ def korean_transformer(size: str, heads: int) -> Transformer:
 def trained_korean(size: str, seed: int, heads: int = 4) -> Trained:
     """A trained model, kept for the next experiment."""
     model = korean_transformer(size, heads)
-    return train_model(model, korean_task(size).task, seed, STEPS[size])
+    return train_model(model, korean_task(size).task, small_training(seed, STEPS[size]))
 
 
 def untrained_korean(size: str, seed: int, heads: int = 4) -> Trained:

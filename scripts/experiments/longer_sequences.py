@@ -33,6 +33,7 @@ from seq2seq.scripts.experiments.small_model import (
     exact_share,
     forced_pass,
     small_config,
+    small_training,
     train_model,
 )
 from seq2seq.scripts.experiments.tasks import copying
@@ -53,7 +54,7 @@ def accuracies(arm: str, seed: int, size: str, trained_to: int) -> Result:
     """The result of a model that is trained with sequences of at most `trained_to` symbols."""
     task, longest = copying(round(1 / CHANCE), range(4, trained_to + 1)), LONGEST[size]
     model = Transformer(small_config(task, d_model=64, positions=arm))
-    trained = train_model(model, task, seed, STEPS[size])
+    trained = train_model(model, task, small_training(seed, STEPS[size]))
     shares: dict[str, list[float]] = {"inside": [], "beyond": [], "sequences": []}
     for factor in FACTORS[size]:
         length = int(longest * factor)

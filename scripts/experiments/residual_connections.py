@@ -37,6 +37,7 @@ from seq2seq.scripts.experiments.small_model import (
     batch_of,
     is_call,
     small_config,
+    small_training,
     train_model,
 )
 from seq2seq.scripts.experiments.tasks import reversal
@@ -58,7 +59,7 @@ def measure(arm: str, seed: int, size: str) -> Result:
     for name, warmup in warmups.items():
         model = encoder_variant(arm, DEPTH[size])
         choices: dict[str, Any] = {"schedule": "constant", "warmup_steps": warmup, "clip_norm": 0.0}
-        trained = train_model(model, task, seed, steps, **choices)
+        trained = train_model(model, task, small_training(seed, steps, **choices))
         result[name] = float(trained.losses[-steps // 10 :].mean())
         result[f"{name}_losses"] = smoothed(trained.losses)
     return result

@@ -16,7 +16,7 @@ from flax import linen as nn
 
 from seq2seq.config.special_tokens import OUR_IDS
 from seq2seq.config.training_config import TrainingConfig
-from seq2seq.data.batching.packing import Batch, pack_rows
+from seq2seq.data.batching.packing import Batch, RowLayout, pack_rows
 from seq2seq.data.tokens.pairs import Pairs, ragged
 from seq2seq.model.config import ModelConfig
 from seq2seq.model.encoder_decoder import EncoderDecoder
@@ -94,31 +94,33 @@ def small_config(task: Task, **choices: Any) -> ModelConfig:
 def batch_of(task: Task, sources: Sequences, targets: Sequences) -> Batch:
     """One pair in each row, padded to the lengths of the task."""
     pairs = Pairs(ragged(sources), ragged(targets))
-    shape = len(sources), task.source_length, task.target_length
-    return pack_rows(pairs, np.arange(len(sources) + 1), shape, OUR_IDS)
+    layout = RowLayout(task.source_length, task.target_length)
+    return pack_rows(pairs, np.arange(len(sources) + 1), range(len(sources)), layout)
+
+
+def small_training(seed: int, steps: int, **choices: Any) -> TrainingConfig:
+    """A cosine schedule without label smoothing; `choices` replace fields."""
+    config = TrainingConfig(
+        num_steps=steps, seed=seed, schedule="cosine", learning_rate=3e-3,
+        warmup_steps=max(1, steps // 10), label_smoothing=0.0,
+    )  # fmt: skip
+    return replace(config, **choices)
 
 
 def train_model(
     model: EncoderDecoder,
     task: Task,
-    seed: int,
-    steps: int,
+    config: TrainingConfig,
     rows: int = 64,
     feed: Callable[[Any, Batch], Batch] = lambda params, batch: batch,
-    **choices: Any,
 ) -> Trained:
-    """Train on new pairs in each step. `choices` replace fields of the TrainingConfig; `feed`
-    returns the batch of a step, given the parameters before it."""
-    config = TrainingConfig(
-        num_steps=steps, seed=seed, schedule="cosine", learning_rate=3e-3,
-        warmup_steps=max(1, steps // 10), label_smoothing=0.0,
-    )  # fmt: skip
-    config = replace(config, **choices)
+    """Train on new pairs in each step. `feed` returns the batch of a step, given the parameters
+    before it."""
     optimizer = make_optimizer(config, model.config.d_model)
     step = pmap_train_step(make_train_step(model, optimizer, config))
-    state, random = init_state(model, optimizer, config), np.random.default_rng(seed)
+    state, random = init_state(model, optimizer, config), np.random.default_rng(config.seed)
     losses = []
-    for _ in range(steps):
+    for _ in range(config.num_steps):
         batch = feed(state.params, batch_of(task, *task.sample(random, rows)))
         state, metrics = step(state, split_rows(batch, 1, 1))  # on one device
         losses.append(metrics["nll"])

@@ -35,6 +35,7 @@ from seq2seq.scripts.experiments.small_model import (
     Variant,
     is_call,
     small_config,
+    small_training,
     train_model,
 )
 from seq2seq.scripts.experiments.softmax_derivative import entropy, query_norms, softmax_derivative
@@ -59,7 +60,7 @@ def training_losses(arm: str, seed: int, size: str, heads: int = 1) -> np.ndarra
     task = reversal()
     model = Transformer(small_config(task, d_model=128, num_heads=heads))
     model = model if arm == "scaled" else Variant(model.config, unscaled)
-    return train_model(model, task, seed, STEPS[size], BATCH[size]).losses
+    return train_model(model, task, small_training(seed, STEPS[size]), BATCH[size]).losses
 
 
 def score_statistics(arm: str, seed: int) -> Result:

@@ -32,7 +32,13 @@ from seq2seq.model.search.translate import Request, Search, translate
 from seq2seq.model.transformer import Transformer
 from seq2seq.scripts.experiments.figures import curve, panels
 from seq2seq.scripts.experiments.outcome import Check, Result, Results, spread
-from seq2seq.scripts.experiments.small_model import Task, padded, small_config, train_model
+from seq2seq.scripts.experiments.small_model import (
+    Task,
+    padded,
+    small_config,
+    small_training,
+    train_model,
+)
 from seq2seq.scripts.experiments.tasks import excluding, sequence_task
 
 CLAIM = "Teacher forcing converges faster, but training and decoding then differ."
@@ -57,7 +63,9 @@ def curves(arm: str, seed: int, task: Task, steps: Sequence[int]) -> Result:
             kept.append(jax.tree.map(np.array, params))  # copies: the step donates them
         return batch if arm == ARMS[0] else own_tokens(output)(params, batch)
 
-    trained = train_model(model, excluding(task, pairs[0]), seed, steps[-1], feed=feed)
+    trained = train_model(
+        model, excluding(task, pairs[0]), small_training(seed, steps[-1]), feed=feed
+    )
     sources, targets = padded(pairs[0], task.source_length), padded(pairs[1], task.target_length)
     forced_pass = jax.jit(partial(scoring.teacher_forcing, model))
     curves_of_scores: dict[str, list[float]] = {"decoded": [], "forced": [], "nll": []}

@@ -37,6 +37,7 @@ from seq2seq.scripts.experiments.small_model import (
     best_hypotheses,
     exact_share,
     small_config,
+    small_training,
     train_model,
 )
 
@@ -101,7 +102,7 @@ def measure(arm: str, seed: int, size: str) -> Result:
     corpus = corpus_of(size, particles == "visible")
     task = corpus.task()
     model = Transformer(small_config(task, d_model=64, positions=positions))
-    trained = train_model(model, task, seed, STEPS[size], rows=128)
+    trained = train_model(model, task, small_training(seed, STEPS[size]), rows=128)
     random = np.random.default_rng(seed)
     chosen = random.choice(len(corpus.test) // 2, min(256, len(corpus.test) // 2), replace=False)
     pairs = [corpus.test[i] for k in chosen for i in (2 * k, 2 * k + 1)]

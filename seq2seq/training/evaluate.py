@@ -15,7 +15,7 @@ import numpy as np
 
 from seq2seq.config.tree import Config
 from seq2seq.data.batching.batches import fixed_batches
-from seq2seq.data.batching.packing import Batch
+from seq2seq.data.batching.packing import Batch, row_layout
 from seq2seq.data.corpora.corpus import Corpus
 from seq2seq.data.corpora.held_out import qualified
 from seq2seq.data.metrics import (
@@ -158,12 +158,10 @@ def held_out_loss(
 
     A batch has as many rows as one micro-batch of training, so it fits in memory.
     """
-    data, devices = config.data, jax.device_count()
     total = np.zeros(4)  # the fields of LossSums
-    shape = config.rows_at_a_time, data.source_length, data.target_length
-    source_end = len(data.source_end.split())
-    for batch in fixed_batches(pairs, *shape, config.special, source_end):
-        rows = processes.local_part(split_rows(batch, devices))  # [local devices, B, …]
+    layout = row_layout(config.data, config.special)
+    for batch in fixed_batches(pairs, config.rows_at_a_time, layout):
+        rows = processes.local_part(split_rows(batch, jax.device_count()))  # [local devices, B, …]
         total += np.array(jax.device_get(eval_step(params, rows)))
     loss, nll, correct, tokens = total.tolist()
     return {

@@ -5,6 +5,7 @@ from typing import NamedTuple
 
 from seq2seq.config.tree import Config
 from seq2seq.data.batching.batches import Batches
+from seq2seq.data.batching.packing import row_layout
 from seq2seq.data.corpora.corpus import Corpus
 from seq2seq.data.corpora.counts import Counts, Note
 from seq2seq.data.corpora.held_out import held_out_specs, qualified
@@ -117,9 +118,8 @@ def encode_corpora(
 
 def training_batches(config: Config, data: Data, rows: slice | None = None) -> Batches:
     """The batches of training, of which only `rows` are made (None: all)."""
-    shape = config.rows_per_batch, config.data.source_length, config.data.target_length
-    seed, source_end = config.training.seed, len(config.data.source_end.split())
-    return Batches(data.train, *shape, seed, config.special, rows, source_end)
+    layout = row_layout(config.data, config.special)
+    return Batches(data.train, config.rows_per_batch, layout, config.training.seed, rows)
 
 
 def report_training_data(run: Run, pairs: TrainingPairs) -> None:

@@ -11,6 +11,7 @@ import pytest
 
 from seq2seq.config.tree import load_config
 from seq2seq.data.batching.batches import Batches, DataPosition
+from seq2seq.data.batching.packing import RowLayout
 from seq2seq.data.tokenizers.marian_tokenizer import MarianTokenizer
 from seq2seq.model.config import ModelConfig
 from seq2seq.model.kinds import make_model
@@ -116,7 +117,7 @@ def test_training_starts_from_the_parameters_and_ids_of_a_marian_model(converted
     model = open_model(converted[0], "best")[0].model
     assert config.special == (model.pad_id, model.pad_id, 0, 1)
     assert load_config(run.path / "config.json").model == config.model
-    batch = Batches(data.train, 8, 31, 31, 0, config.special)[DataPosition()]
+    batch = Batches(data.train, 8, RowLayout(31, 31, config.special), 0)[DataPosition()]
     padding = batch.target_segments == 0
     assert (batch.decoder_input[padding] == model.pad_id).all()
     assert (batch.decoder_input[batch.target_positions == 0] == model.start_id).all()

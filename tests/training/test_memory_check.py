@@ -13,6 +13,7 @@ import pytest
 
 from seq2seq.config.tree import Config
 from seq2seq.data.batching.batches import Batches, DataPosition
+from seq2seq.data.batching.packing import RowLayout
 from seq2seq.data.tokens.pairs import Pairs, ragged
 from seq2seq.model.config import num_parameters
 from seq2seq.model.transformer import Transformer
@@ -204,7 +205,7 @@ def test_a_large_rnn_has_the_hint_of_a_narrower_model(kind):
 def announced(config: Config, resumed: bool = False) -> list[str]:
     """The lines that `announce` logs for 30 pairs."""
     sides = ragged([[5, 2]] * 30), ragged([[6, 7, 2]] * 30)
-    batches = Batches(MemoryPairs(Pairs(*sides)), 2, 8, 8, 0)
+    batches = Batches(MemoryPairs(Pairs(*sides)), 2, RowLayout(8, 8), 0)
     lines: list[str] = []
     announce(config, SimpleNamespace(resumed=resumed, log=lines.append), batches, DataPosition())
     batches.close()

@@ -16,6 +16,7 @@ import numpy as np
 import pytest
 
 from seq2seq.data.batching.batches import Batches, DataPosition
+from seq2seq.data.batching.packing import RowLayout
 from seq2seq.runtime.signals import Stopped
 from seq2seq.storage.run_files import steps
 from seq2seq.training.parameters import init_params
@@ -117,7 +118,7 @@ class Data:
     def __init__(self, trainer, config, row):
         tokenizers, lengths = trainer.data.tokenizers, row["lengths"]
         self.tokenizer, self.weighted = tokenizers[0], row["loss_weights"]
-        self.batches = Batches(trainer.data.train, ROWS, *lengths, row["seed"])
+        self.batches = Batches(trainer.data.train, ROWS, RowLayout(*lengths), row["seed"])
         self.parts, self.weights, self.places = [], {}, {}
         for share, corpus, pairs in parts_of(row):
             kept = [pair[:2] for pair in pairs if self.fits(pair, lengths)]

@@ -10,9 +10,8 @@ from typing import Any, NamedTuple
 import numpy as np
 from jaxtyping import Int64
 
-from seq2seq.config.special_tokens import OUR_IDS, Special
 from seq2seq.data.batching.loss_weights import loss_weight_scale
-from seq2seq.data.batching.packing import Batch, Plan, pack_pairs, pack_rows
+from seq2seq.data.batching.packing import Batch, Plan, RowLayout, pack_pairs, pack_rows
 from seq2seq.data.batching.planner import Planner
 from seq2seq.data.batching.windows import (
     WINDOW,
@@ -68,27 +67,17 @@ def own_rows(rows_per_batch: int, multiple: int, process: int, processes: int) -
     return slice(process * size, (process + 1) * size)
 
 
-def fixed_batches(
-    pairs: Pairs,
-    rows_per_batch: int,
-    source_capacity: int,
-    target_capacity: int,
-    special: Special = OUR_IDS,
-    source_end: int = 0,
-) -> Iterator[Batch]:
+def fixed_batches(pairs: Pairs, rows_per_batch: int, layout: RowLayout) -> Iterator[Batch]:
     """All pairs once, always in the same batches, for validation; the last one is padded with
-    empty rows. `source_end` as in `pack_rows`."""
-    shape = rows_per_batch, source_capacity, target_capacity
-    plan = pack_pairs(pairs.row_lengths, shape[1:], key=(0,))
+    empty rows."""
+    plan = pack_pairs(pairs.row_lengths, layout.capacities, key=(0,))
     for first in range(0, plan.num_rows, rows_per_batch):
         offsets = plan.offsets[first : first + rows_per_batch + 1]
         chosen = select_pairs(pairs, plan.pairs[offsets[0] : offsets[-1]])
         scale = None
         if chosen.loss_weights is not None:
             scale = loss_weight_scale(chosen.loss_weights, chosen.row_lengths[1])
-        yield pack_rows(
-            chosen, offsets - offsets[0], shape, special, weight_scale=scale, source_end=source_end
-        )
+        yield pack_rows(chosen, offsets - offsets[0], range(rows_per_batch), layout, scale)
 
 
 class Batches:
@@ -98,20 +87,16 @@ class Batches:
         self,
         pairs: PairSource,
         rows_per_batch: int,
-        source_capacity: int,
-        target_capacity: int,
+        layout: RowLayout,
         seed: int,
-        special: Special = OUR_IDS,
         rows: slice | None = None,
-        source_end: int = 0,
     ):
         """Only the `rows` of the global batch are made (None: all); those from `rows_per_batch` on
-        are empty. `source_end` as in `pack_rows`."""
-        self.shape = rows_per_batch, source_capacity, target_capacity
-        self._pairs, self._special = pairs, special
-        self._source_end = source_end
+        are empty."""
+        self.shape = rows_per_batch, *layout.capacities
+        self._pairs, self._layout = pairs, layout
         self._rows = rows or slice(0, rows_per_batch)
-        self._windows = Windows(pairs, self.shape[1:], seed, WINDOW)
+        self._windows = Windows(pairs, layout.capacities, seed, WINDOW)
         self._planner = Planner(self._windows)
 
     def __getitem__(self, position: DataPosition) -> Batch:
@@ -122,10 +107,9 @@ class Batches:
         row_offsets = offsets[first : stop + 1]  # of the rows of this process
         start, end = row_offsets[0], row_offsets[-1]
         pairs = self._pairs.select(window.plan.pairs[start:end])
-        shape = self._rows.stop - self._rows.start, *self.shape[1:]
+        rows = range(self._rows.start, self._rows.stop)
         scale = self._weight_scale(window, offsets)
-        options = self._special, self._rows.start, scale, self._source_end
-        return pack_rows(pairs, row_offsets - start, shape, *options)
+        return pack_rows(pairs, row_offsets - start, rows, self._layout, scale)
 
     def pair_indices(self, position: DataPosition) -> Int64[np.ndarray, " P"]:
         """The indices in the corpus of the pairs of the global batch, in the order of its rows."""

@@ -9,7 +9,8 @@ from typing import NamedTuple
 import numpy as np
 from jaxtyping import Float32, Int, Int32, Int64
 
-from seq2seq.config.special_tokens import Special
+from seq2seq.config.data_config import DataConfig
+from seq2seq.config.special_tokens import OUR_IDS, Special
 from seq2seq.data.batching.loss_weights import label_weights
 from seq2seq.data.batching.order import ROWS, Permutation
 from seq2seq.data.tokens.pairs import Pairs, Ragged, Sides, ragged
@@ -31,13 +32,33 @@ class Plan(NamedTuple):
         return len(self.offsets) - 1
 
 
+class RowLayout(NamedTuple):
+    """What all rows have in common."""
+
+    source_capacity: int  # tokens of a row
+    target_capacity: int
+    special: Special = OUR_IDS
+    source_end: int = 0  # tokens of each source that follow its end token
+
+    @property
+    def capacities(self) -> tuple[int, int]:
+        """The tokens of a row of either side."""
+        return self.source_capacity, self.target_capacity
+
+
+def row_layout(config: DataConfig, special: Special) -> RowLayout:
+    """The layout of the rows of a run."""
+    source_end = len(config.source_end.split())
+    return RowLayout(config.source_length, config.target_length, special, source_end)
+
+
 class Batch(NamedTuple):
     """Rows of a global batch, int32.
 
     `source` is the encoder's input: each source and an end token, which may precede the last tokens
-    of the source (`source_end`). `labels` are what the decoder
-    must predict: each target and an end token. `decoder_input` is a start token and each target,
-    the labels shifted by one place (`shift_right`).
+    of the source (`RowLayout.source_end`). `labels` are what the decoder must predict: each target
+    and an end token. `decoder_input` is a start token and each target, the labels shifted by one
+    place (`shift_right`).
     """
 
     source: Int32[np.ndarray, "B S"]
@@ -108,24 +129,21 @@ def first_fit(
 def pack_rows(
     pairs: Pairs,
     offsets: Int[np.ndarray, " offsets"],
-    shape: tuple[int, int, int],
-    special: Special,
-    first_row: int = 0,
+    rows: range,
+    layout: RowLayout,
     weight_scale: float | None = None,
-    source_end: int = 0,
 ) -> Batch:
-    """The rows `first_row`, `first_row + 1`, … of a global batch, of `shape` (B, S, T).
+    """These rows of a global batch.
 
-    Row r of the result holds the pairs `offsets[r]` to `offsets[r + 1] - 1`; later rows are empty.
+    The first holds the pairs `offsets[0]` to `offsets[1] - 1`, and so on; later rows are empty.
     `weight_scale` multiplies the loss weights of the pairs (loss_weights.py); None: no weights.
-    `source_end` is the number of tokens of each source that follow its end token.
     """
-    rows, source_capacity, target_capacity = shape
+    special = layout.special
     _, source, source_segments, source_positions = pack_side(
-        pairs.source, offsets, (rows, source_capacity), special, source_end
+        pairs.source, offsets, (len(rows), layout.source_capacity), special, layout.source_end
     )
     inputs, labels, target_segments, target_positions = pack_side(
-        pairs.target, offsets, (rows, target_capacity), special
+        pairs.target, offsets, (len(rows), layout.target_capacity), special
     )
     loss_weights = None
     if pairs.loss_weights is not None and weight_scale is not None:
@@ -138,7 +156,7 @@ def pack_rows(
         labels,
         target_segments,
         target_positions,
-        np.arange(first_row, first_row + rows, dtype=np.int32),
+        np.array(rows, np.int32),
         loss_weights,
     )
 
@@ -153,9 +171,8 @@ def pack_side(
     """`[inputs, labels, segments, positions]` of one side, each of `shape` [B, capacity].
 
     Row r holds the sequences `rows[r]` to `rows[r + 1] - 1`. The end token of each precedes its
-    last `after_end` tokens. All sequences are first computed as
-    one stream of tokens, which is then scattered into the rows. Only the inputs of the target side
-    are used.
+    last `after_end` tokens. All sequences are first computed as one stream of tokens, which is then
+    scattered into the rows. Only the inputs of the target side are used.
 
     Example: the targets [7 8], [9], [5 6 4] in rows of capacity 6, pairs 0 and 1 in row 0, pair 2
     in row 1: rows = [0 2 3]. s is the start token, e the end token, - padding.

@@ -61,8 +61,10 @@ def encode_pairs(
     total = len(texts.source)
     for start in range(0, total, ENCODE_AT_ONCE):
         indices = range(start, min(start + ENCODE_AT_ONCE, total))
-        encoded = _encode_range(texts, indices, tokenizers, config, affixes, limits, dropped)
+        encoded, misfits = _encode_range(texts, indices, tokenizers, config, affixes, limits)
         ranges.append(encoded)
+        for reason, index in misfits.items():
+            dropped.setdefault(reason, []).extend(index)
         if notes is not None:
             notes |= merged_notes(notes, text_notes(texts, encoded, tokenizers, affixes))
     kept = np.concatenate([np.zeros(0, np.int64), *(indices for _, _, indices in ranges)])
@@ -99,8 +101,9 @@ def check_pairs_left(names: Sequence[str], kept: int, dropped: dict[str, int]) -
     `names` are the files or data sets of the corpus.
     """
     if not kept:
-        by_length = any("longer than" in reason or "ratio" in reason for reason in dropped)
-        advice = "; see config.data.source_length, target_length, max_length_ratio" * by_length
+        advice = ""
+        if any("longer than" in reason or "ratio" in reason for reason in dropped):
+            advice = "; see config.data.source_length, target_length, max_length_ratio"
         raise UserError(DATA, none_left(", ".join(dict.fromkeys(names)), dropped) + advice)
 
 
@@ -111,10 +114,10 @@ def _encode_range(
     config: DataConfig,
     affixes: Affixes,
     limits: tuple[int, int],
-    dropped: dict[str, list[int]],
-) -> tuple[Ragged, Ragged, Int64[np.ndarray, " P"]]:
-    """Source and target of the pairs `indices` that fit, and their indices; adds the indices of the
-    others to `dropped`."""
+) -> tuple[tuple[Ragged, Ragged, Int64[np.ndarray, " P"]], dict[str, list[int]]]:
+    """Source and target of the pairs `indices` that fit, with their indices, and the indices of the
+    others by reason."""
+    dropped: dict[str, list[int]] = {}
     candidates = []
     for i in indices:
         if reason := _too_many_characters(len(texts.source[i]), len(texts.target[i]), limits):
@@ -130,11 +133,12 @@ def _encode_range(
         else:
             fitting.append(at)
     begin, end = affixes.source_begin, affixes.source_end
-    return (
+    encoded = (
         ragged([[*begin, *sources[at], *end] for at in fitting]),
         ragged([[*affixes.target_begin, *targets[at]] for at in fitting]),
         np.array([candidates[at] for at in fitting], np.int64),
     )
+    return encoded, dropped
 
 
 def _too_many_characters(source: int, target: int, limits: tuple[int, int]) -> str | None:

@@ -14,12 +14,14 @@ from seq2seq.data.batching.batches import (
     num_batches,
     own_rows,
 )
+from seq2seq.data.batching.packing import RowLayout
 from seq2seq.data.batching.windows import WINDOW, Windows
 from seq2seq.data.tokens.pairs import Pairs, ragged
 from seq2seq.data.tokens.training_pairs import Part
 from tests.support.memory_pairs import MemoryPairs, batches_in_windows
 
 ROWS, SOURCE, TARGET, SEED = 5, 23, 31, 7
+LAYOUT = RowLayout(SOURCE, TARGET)
 
 
 def random_pairs(count, seed=0, source=SOURCE, target=TARGET):
@@ -40,7 +42,7 @@ def weighted(pairs, seed=3):
 
 
 def batches_of(pairs, parts=(), window=WINDOW, **options):
-    arguments = MemoryPairs(pairs, parts), ROWS, SOURCE, TARGET, SEED
+    arguments = MemoryPairs(pairs, parts), ROWS, LAYOUT, SEED
     return batches_in_windows(window, *arguments, **options)
 
 
@@ -84,10 +86,10 @@ def assert_same(actual, wanted):
 @pytest.mark.parametrize("count", [1, 2, 37, 497])
 def test_fixed_batches_unpack_to_every_pair_exactly_once(count):
     pairs = random_pairs(count)
-    batches = list(fixed_batches(pairs, ROWS, SOURCE, TARGET))
+    batches = list(fixed_batches(pairs, ROWS, LAYOUT))
     unpacked_pairs = [pair for batch in batches for pair in unpacked(batch)]
     assert counted(unpacked_pairs) == counted(expected(pairs))
-    for batch, again in zip(batches, fixed_batches(pairs, ROWS, SOURCE, TARGET), strict=True):
+    for batch, again in zip(batches, fixed_batches(pairs, ROWS, LAYOUT), strict=True):
         assert_same(batch, again)
 
 
@@ -116,7 +118,7 @@ def test_a_batch_equals_that_of_a_loop_over_its_tokens():
 
 
 def test_labels_are_the_shifted_input_and_end_within_their_pair():
-    for batch in fixed_batches(random_pairs(97), ROWS, SOURCE, TARGET):
+    for batch in fixed_batches(random_pairs(97), ROWS, LAYOUT):
         same = batch.target_segments[:, 1:] == batch.target_segments[:, :-1]
         same &= batch.target_segments[:, 1:] > 0
         np.testing.assert_array_equal(batch.labels[:, :-1][same], batch.decoder_input[:, 1:][same])
@@ -133,15 +135,15 @@ def test_a_pair_does_not_depend_on_the_other_pairs_of_its_row():
             for side, other_side in zip(single[:2], other_pairs[:2], strict=True)
         )
     )
-    (batch,) = fixed_batches(combined, 13, SOURCE, TARGET)
+    (batch,) = fixed_batches(combined, 13, LAYOUT)
     assert expected(single)[0] in unpacked(batch)
 
 
 def test_fixed_batches_have_one_shape_and_the_last_is_padded_with_empty_rows():
     pairs = random_pairs(53)
-    rows = sum(batch.target_segments.any(axis=1).sum() for batch in fixed_batches(pairs, 1, 23, 31))
+    rows = sum(batch.target_segments.any(axis=1).sum() for batch in fixed_batches(pairs, 1, LAYOUT))
     size = next(size for size in range(2, rows) if rows % size)
-    batches = list(fixed_batches(pairs, size, SOURCE, TARGET))
+    batches = list(fixed_batches(pairs, size, LAYOUT))
     assert {batch.source.shape for batch in batches} == {(size, SOURCE)}
     assert {batch.labels.shape for batch in batches} == {(size, TARGET)}
     last = batches[-1]
@@ -167,7 +169,7 @@ def test_the_batch_does_not_depend_on_the_number_of_processes(processes, parts):
     stores = [MemoryPairs(pairs) for _ in range(processes)]
     rows_of = [own_rows(ROWS, parts, i, processes) for i in range(processes)]
     parts_of_process = [
-        batches_in_windows(40, store, ROWS, SOURCE, TARGET, SEED, rows=rows)
+        batches_in_windows(40, store, ROWS, LAYOUT, SEED, rows=rows)
         for store, rows in zip(stores, rows_of, strict=True)
     ]
     for position, batch, _ in islice(whole.iterate(DataPosition()), 20):
@@ -207,7 +209,7 @@ def test_an_epoch_takes_each_pair_by_weight_except_those_left_out(window):
 def test_the_useful_share_is_the_share_of_nonzero_segments():
     """In a window of 17 batches of one row."""
     pairs = random_pairs(53)
-    batches = Batches(MemoryPairs(pairs), 1, SOURCE, TARGET, SEED)
+    batches = Batches(MemoryPairs(pairs), 1, LAYOUT, SEED)
     summary = batches.summary(DataPosition())
     items = list(islice(batches.iterate(DataPosition()), summary.batches))
     places = np.concatenate(

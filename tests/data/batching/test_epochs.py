@@ -11,6 +11,7 @@ from seq2seq.data.batching.batches import Batches, DataPosition, num_batches, pa
 from seq2seq.data.batching.packing import pack_pairs
 from seq2seq.data.batching.windows import WINDOW
 from tests.data.batching.test_batches import (
+    LAYOUT,
     ROWS,
     SEED,
     SOURCE,
@@ -87,7 +88,7 @@ def test_the_memory_of_what_is_read_is_released_once_per_batch():
         def release(self):
             threads.append(threading.current_thread().name)
 
-    batches = Batches(Watched(random_pairs(253)), ROWS, SOURCE, TARGET, SEED)
+    batches = Batches(Watched(random_pairs(253)), ROWS, LAYOUT, SEED)
     items = batches._generate(DataPosition(), lambda batch: batch)
     for count in range(5):
         assert threads.count(threading.current_thread().name) == count
@@ -102,7 +103,7 @@ def test_an_error_in_the_thread_is_raised_with_its_position_and_traceback():
             self.calls["select"] += 1
             return super().select(index)
 
-    stream = Batches(Broken(random_pairs(253)), ROWS, SOURCE, TARGET, SEED).iterate(DataPosition())
+    stream = Batches(Broken(random_pairs(253)), ROWS, LAYOUT, SEED).iterate(DataPosition())
     assert [next(stream)[0].index for _ in range(3)] == [0, 1, 2]
     with pytest.raises(IndexError) as caught:
         next(stream)
@@ -123,7 +124,7 @@ def test_a_failure_of_planning_is_raised_at_the_batch_that_needs_it():
             sides = super().row_lengths(index)
             return np.where(index == second, TARGET + 1, sides[0]), sides[1]
 
-    broken = batches_in_windows(84, Broken(pairs), ROWS, SOURCE, TARGET, SEED)
+    broken = batches_in_windows(84, Broken(pairs), ROWS, LAYOUT, SEED)
     stream = broken.iterate(DataPosition())
     assert [next(stream)[0] for _ in range(last.index + 1)][-1] == last
     with pytest.raises(ValueError, match="a pair has 32 tokens") as caught:

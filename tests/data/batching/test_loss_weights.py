@@ -8,6 +8,7 @@ import pytest
 from seq2seq.config.data_config import DataConfig
 from seq2seq.data.batching.batches import DataPosition, fixed_batches
 from seq2seq.data.batching.loss_weights import label_weights, loss_weight_scale
+from seq2seq.data.batching.packing import RowLayout
 from seq2seq.data.corpora.registry import read_corpus
 from seq2seq.data.corpora.text_files import parse_loss_weight
 from seq2seq.data.tokenizers.vocabulary_training import train_tokenizers
@@ -17,6 +18,7 @@ from seq2seq.runtime.errors import DATA, UserError
 from tests.support.memory_pairs import MemoryPairs, batches_in_windows
 
 ROWS, SOURCE, TARGET = 5, 23, 31
+LAYOUT = RowLayout(SOURCE, TARGET)
 
 
 def random_pairs(count, seed=0):
@@ -33,10 +35,10 @@ def random_pairs(count, seed=0):
 def test_each_label_has_the_weight_of_its_pair_with_the_mean_one():
     """A loop over the tokens; the ids of pair i are i + 4."""
     pairs = random_pairs(211)
-    arguments = MemoryPairs(pairs), ROWS, SOURCE, TARGET, 7
+    arguments = MemoryPairs(pairs), ROWS, LAYOUT, 7
     batches = batches_in_windows(80, *arguments)
     training = (batch for _, batch, _ in islice(batches.iterate(DataPosition()), 40))
-    for batch in chain(fixed_batches(pairs, ROWS, SOURCE, TARGET), training):
+    for batch in chain(fixed_batches(pairs, ROWS, LAYOUT), training):
         expected = np.zeros((ROWS, TARGET))
         for row, segments in enumerate(batch.target_segments):
             for column, segment in enumerate(segments):
@@ -52,7 +54,7 @@ def test_each_label_has_the_weight_of_its_pair_with_the_mean_one():
 def test_equal_weights_become_exactly_one(weight):
     pairs = random_pairs(97)
     pairs = pairs._replace(loss_weights=np.full(97, weight, np.float32))
-    for batch in fixed_batches(pairs, ROWS, SOURCE, TARGET):
+    for batch in fixed_batches(pairs, ROWS, LAYOUT):
         np.testing.assert_array_equal(batch.loss_weights, batch.target_segments > 0)
 
 
@@ -65,7 +67,7 @@ def test_weights_of_zero_only_stay_zero():
 
 def test_pairs_without_weights_have_no_array_of_weights():
     pairs = random_pairs(13)._replace(loss_weights=None)
-    assert {batch.loss_weights for batch in fixed_batches(pairs, ROWS, SOURCE, TARGET)} == {None}
+    assert {batch.loss_weights for batch in fixed_batches(pairs, ROWS, LAYOUT)} == {None}
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,7 @@ from seq2seq.data.batching.planner import Planner
 from seq2seq.data.batching.windows import Windows
 from seq2seq.runtime.errors import INTERNAL
 from seq2seq.runtime.workers import WorkerLost
-from tests.data.batching.test_batches import SEED, SOURCE, TARGET, assert_same, random_pairs
+from tests.data.batching.test_batches import LAYOUT, SEED, SOURCE, TARGET, assert_same, random_pairs
 from tests.support.memory_pairs import MemoryPairs, batches_in_windows
 
 
@@ -43,7 +43,7 @@ def watched(monkeypatch):
 def test_the_next_window_is_planned_as_soon_as_one_begins(monkeypatch):
     """Its planning starts before the first batch of the current window is made; each once."""
     events = watched(monkeypatch)
-    batches = batches_in_windows(84, MemoryPairs(random_pairs(253)), 5, SOURCE, TARGET, SEED)
+    batches = batches_in_windows(84, MemoryPairs(random_pairs(253)), 5, LAYOUT, SEED)
     items = batches._generate(DataPosition(), lambda batch: events.append("batch"))
     taken = [next(items)[0] for _ in range(70)]
     places = sorted({position[:2] for position in taken})
@@ -67,7 +67,7 @@ def test_no_batch_waits_for_the_plan_of_a_later_window(monkeypatch):
         return original(self, epoch, window)
 
     monkeypatch.setattr(Windows, "plan", plan)
-    batches = batches_in_windows(84, MemoryPairs(random_pairs(253)), 5, SOURCE, TARGET, SEED)
+    batches = batches_in_windows(84, MemoryPairs(random_pairs(253)), 5, LAYOUT, SEED)
     stream = batches.iterate(DataPosition())
     first = original(windows_of(), 0, 0).plan.num_rows // 5
     assert [next(stream)[0] for _ in range(first)] == [(0, 0, i) for i in range(first)]

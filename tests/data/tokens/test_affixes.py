@@ -8,6 +8,7 @@ import pytest
 from seq2seq.config.data_config import DataConfig
 from seq2seq.config.special_tokens import Special
 from seq2seq.data.batching.batches import fixed_batches
+from seq2seq.data.batching.packing import RowLayout
 from seq2seq.data.tokenizers.list_tokenizer import ListTokenizer
 from seq2seq.data.tokens.affixes import Affixes, affixes_of
 from seq2seq.data.tokens.encoding import encode_pairs
@@ -42,7 +43,7 @@ def test_rows_of_training_equal_rows_made_by_hand(fields, affixes):
     assert not dropped
     start = 1 if affixes.start is None else affixes.start
     special = Special(start=start)
-    (batch,) = fixed_batches(pairs, 2, 40, 40, special, len(affixes.source_end))
+    (batch,) = fixed_batches(pairs, 2, RowLayout(40, 40, special, len(affixes.source_end)))
     sources = [
         [*affixes.source_begin, *tokenizer.encode(text), 2, *affixes.source_end] for text in SOURCES
     ]

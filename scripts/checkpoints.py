@@ -47,8 +47,7 @@ def list_checkpoints(run: Path, _: flags.FlagValues) -> None:
         print(f"warning: {error}", file=sys.stderr)
     latest = str(max(steps(run), default=None))
     for path in checkpoints(run):
-        marks = ["best"] * (path.name == best)
-        marks += ["latest"] * (path.name == latest)
+        marks = [mark for mark, name in (("best", best), ("latest", latest)) if name == path.name]
         with suppress(FileNotFoundError):  # a training has deleted it meanwhile
             when = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(path.stat().st_mtime))
             size = sum(file.stat().st_size for file in path.rglob("*") if file.is_file())
@@ -148,9 +147,9 @@ def check_average_flags(run: Path, f: flags.FlagValues) -> None:
 
 def checkpoints(run: Path) -> list[Path]:
     """The directories of all steps, of the named averages, and of the average of the run."""
-    of_run = run / "average"
     names = [*map(str, steps(run)), *named_averages(run)]
-    return [run / "checkpoints" / name for name in names] + [of_run] * of_run.is_dir()
+    of_run = [run / "average"] if (run / "average").is_dir() else []
+    return [run / "checkpoints" / name for name in names] + of_run
 
 
 def delete(path: Path) -> None:

@@ -198,7 +198,7 @@ def note(line: str) -> None:
 def report(numbers: list[int], problem: str) -> None:
     """Write how many lines have a problem, and the first five, to stderr."""
     if numbers:
-        more = ", …" * (len(numbers) > 5)
+        more = ", …" if len(numbers) > 5 else ""
         note(f"warning: {len(numbers):,} lines {problem}: {str(numbers[:5])[1:-1]}{more}")
 
 

@@ -43,13 +43,12 @@ def of_transformers() -> Iterator[None]:
 def with_any_languages(data: DataConfig, tokenizer: Tokenizer) -> DataConfig:
     """The config with languages where the model needs them: from English into another one."""
     codes = sorted(tokenizer.languages, key=lambda code: f"{code}_"[:3] not in ("en_", "eng"))
-    source, target = (codes[0], codes[-1]) if codes else ("", "")
-    used = data.languages_used()
-    return replace(
-        data,
-        source_language=data.source_language or source * ("source" in used),
-        target_language=data.target_language or target * ("target" in used),
-    )
+    source, target = data.source_language, data.target_language
+    if codes and "source" in data.languages_used():
+        source = source or codes[0]
+    if codes and "target" in data.languages_used():
+        target = target or codes[-1]
+    return replace(data, source_language=source, target_language=target)
 
 
 class Comparison:
@@ -149,8 +148,12 @@ class Comparison:
         for hypothesis, (other,) in zip(ours, scored, strict=True):
             if list(hypothesis.ids) == list(other.ids):
                 equal += 1
-            elif hypothesis.scored and other.scored:
-                better += hypothesis.scored.score >= other.scored.score - TOLERANCE
+            elif (
+                hypothesis.scored
+                and other.scored
+                and hypothesis.scored.score >= other.scored.score - TOLERANCE
+            ):
+                better += 1
         result = f"{equal} of {len(ours)} equal, {better} others with at least the same score here"
         return equal + better == len(ours), result
 

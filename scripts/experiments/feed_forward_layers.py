@@ -135,7 +135,7 @@ def judge(results: Results) -> list[Check]:
             all(a > 0.9 and b < a - 0.2 for a, b in zip(*first, strict=True)),
         ),
         Check(
-            f"{depth} layer{'s' * (depth > 1)} without them predict {spread(deepest[1])}",
+            f"{depth} layer{'s' if depth > 1 else ''} without them predict {spread(deepest[1])}",
             all(b < a for a, b in zip(first[0], deepest[1], strict=True)),
         ),
     ]

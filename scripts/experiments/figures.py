@@ -45,7 +45,7 @@ def panels(*titles: str, width: float = 3.6, height: float = 2.9) -> tuple[Figur
 def curve(axis: Axes, x: ArrayLike, runs: ArrayLike, label: str) -> None:
     """The mean of the runs, one for each seed, and the range from the lowest to the highest."""
     x, values = np.asarray(x), np.asarray(runs, float)
-    (line,) = axis.plot(x, values.mean(axis=0), marker="o" * (len(x) < 15) or None, ms=3)
+    (line,) = axis.plot(x, values.mean(axis=0), marker="o" if len(x) < 15 else None, ms=3)
     line.set_label(label)
     axis.fill_between(x, values.min(axis=0), values.max(axis=0), alpha=0.2, color=line.get_color())
 

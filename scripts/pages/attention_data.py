@@ -141,10 +141,10 @@ def encoded_weights(weights: np.ndarray) -> str:
 def attention_section(example: Example) -> str:
     """The HTML that attention.js fills with the views of an example."""
     data = view_data(example)
-    sides = "".join(
-        f"<dt>{side}{' (truncated)' * (side in example.truncated)}</dt><dd>{text(data[side])}</dd>"
-        for side in ("source", "target")
-    )
+    sides = ""
+    for side in ("source", "target"):
+        truncated = " (truncated)" if side in example.truncated else ""
+        sides += f"<dt>{side}{truncated}</dt><dd>{text(data[side])}</dd>"
     return (
         f'<div class="attention">\n<dl class="texts">{sides}</dl>\n'
         f"{json_element(data, 'attention-data')}\n<noscript>The maps need JavaScript.</noscript>"

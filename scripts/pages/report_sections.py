@@ -19,6 +19,7 @@ SCORES = {  # metric of an evaluation → its name
     "perplexity": "perplexity",
     "accuracy": "next-token accuracy",
 }
+PARTS = {"train": "training", "valid": "validation"}  # the first word of a metric → its data
 SET_BY_TRAINING = ("model.source_vocab_size", "model.target_vocab_size", "data.vocab_sha256")
 CURVES = (  # title, unit, metrics; the second one of a pair is dashed
     ("Loss", "nats per target token", ("train_loss", "valid_loss")),
@@ -163,10 +164,9 @@ def curves_section(runs: Sequence[RunRecords]) -> str:
             for metric in metrics:
                 for name, (steps, values) in run.series(metric).items():
                     dash = dashes.setdefault((metric, name), len(dashes))
-                    words = [run.name] * (len(runs) > 1)
-                    words += [{"train": "training", "valid": "validation"}[metric.split("_")[0]]]
-                    words += [name] * bool(name)
-                    curves.append(Curve(", ".join(words), steps, values, color, dash))
+                    words = (run.name if len(runs) > 1 else "", PARTS[metric.split("_")[0]], name)
+                    label = ", ".join(filter(None, words))
+                    curves.append(Curve(label, steps, values, color, dash))
         if curves:
             figures += chart(f"chart{number}", title, unit, curves)
     if not figures:
@@ -204,11 +204,12 @@ def _sentence(runs: Sequence[RunRecords], outputs: list[tuple[int, Sample]]) -> 
     for i, heading in enumerate(headings(runs)):
         of_run = [output for run, output in outputs if run == i]
         for output in evenly_spaced(of_run, CHECKPOINTS):
-            same = ' <span class="same">= reference</span>' * (output.output == output.reference)
+            is_same = output.output == output.reference
+            same = ' <span class="same">= reference</span>' if is_same else ""
             checkpoint = text(output.checkpoint)
             title = f"{heading} · {checkpoint}" if len(runs) > 1 else checkpoint
             rows.append([title, f"{text(output.output)}{same}"])
-    name = f'<p class="muted">{text(sample.name)}</p>' * bool(sample.name)
+    name = f'<p class="muted">{text(sample.name)}</p>' if sample.name else ""
     return (
         f'<div class="sample">{name}<p><span class="label-text">source</span>{text(sample.source)}'
         f'</p>\n<p><span class="label-text">reference</span>{text(sample.reference)}</p>\n'

@@ -82,7 +82,9 @@ def delete_directory(path: StrPath) -> str:
     with temporary_directory(path) as temporary:
         os.rename(path, temporary / "deleted")
     # On NFS a directory cannot be deleted while another process reads a file in it.
-    return f"{temporary} could not be deleted, the next start deletes it" * temporary.exists()
+    if not temporary.exists():
+        return ""
+    return f"{temporary} could not be deleted, the next start deletes it"
 
 
 def delete_abandoned(path: StrPath) -> None:

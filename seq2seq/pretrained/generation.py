@@ -178,7 +178,8 @@ def _pieces(fields: JsonFields, field: str, target: Tokenizer, never: int = -1) 
     """The pieces of a list of ids that the target vocabulary has; the id `never` is refused."""
     ids = fields.get(field) or []
     if not isinstance(ids, list) or not all(type(i) is int and i >= 0 and i != never for i in ids):
-        fields.refuse(field, f"a list of ids{f' without eos_token_id, {never}' * (never >= 0)}")
+        without = "" if never < 0 else f" without eos_token_id, {never}"
+        fields.refuse(field, f"a list of ids{without}")
     return [_piece(fields, field, target, token) for token in ids if token < target.size]
 
 

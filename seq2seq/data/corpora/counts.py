@@ -26,10 +26,11 @@ class Invalid(NamedTuple):
     @property
     def message(self) -> str:
         """The error message for these lines."""
+        lines = "line" if self.num_lines == 1 else "lines"
+        more = ", …" if self.num_lines > EXAMPLES else ""
         return (
-            f"{self.num_lines:,} invalid line{'s' * (self.num_lines > 1)}: expected "
-            f"{self.problem.expected}, got {', '.join(self.got)}"
-            f"{', …' * (self.num_lines > EXAMPLES)}; {self.problem.advice}"
+            f"{self.num_lines:,} invalid {lines}: expected {self.problem.expected}, got "
+            f"{', '.join(self.got)}{more}; {self.problem.advice}"
         )
 
 
@@ -79,17 +80,18 @@ class Counts(NamedTuple):
 
     def report(self, title: str) -> Iterator[str]:
         """Lines with the numbers of kept and dropped pairs, with examples for each reason."""
-        reasons = ", ".join(f"{count:,} {reason}" for reason, count in self.dropped.items())
-        yield (
-            f"{title}: {self.kept:,} pairs kept, {sum(self.dropped.values()):,} dropped"
-            + (f" ({reasons})" if reasons else "")
-            + f", {self.replaced:,} lines with replaced bytes" * (self.replaced > 0)
-        )
+        line = f"{title}: {self.kept:,} pairs kept, {sum(self.dropped.values()):,} dropped"
+        if self.dropped:
+            reasons = ", ".join(f"{count:,} {reason}" for reason, count in self.dropped.items())
+            line += f" ({reasons})"
+        if self.replaced:
+            line += f", {self.replaced:,} lines with replaced bytes"
+        yield line
         if self.loss_weights:
             smallest, largest = self.loss_weights
             yield f"  loss weights: {smallest:g} to {largest:g}"
         for reason, places in self.examples.items():  # a line with replaced bytes is not dropped
-            more = ", …" * (self.dropped.get(reason, self.replaced) > len(places))
+            more = ", …" if self.dropped.get(reason, self.replaced) > len(places) else ""
             yield f"  {reason}: {', '.join(places)}{more}"
         for name, note in self.notes.items():
             share = 100.0 * note.lines / max(1, self.kept)

@@ -80,7 +80,7 @@ class MixturePart(NamedTuple):
     @property
     def spec(self) -> str:
         """The specification of the part without its weight."""
-        return f"tag:{self.tag}:" * bool(self.tag) + self.corpus.spec
+        return f"tag:{self.tag}:{self.corpus.spec}" if self.tag else self.corpus.spec
 
 
 class TextCorpus(RawCorpus):

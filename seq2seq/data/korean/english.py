@@ -157,7 +157,8 @@ def _verb(clause: Clause, agreement: str, inverted: bool) -> tuple[list[str], li
     if head == "can" and negation and not is_past and not inverted:
         return ["cannot"], rest
     if head == "be":
-        return [BE_FORMS[agreement][is_past], *negation], rest
+        present, past = BE_FORMS[agreement]
+        return [past if is_past else present, *negation], rest
     if head in ("can", "will"):
         return ["could" if head == "can" and is_past else head, *negation], rest
     if negation or inverted:

@@ -103,7 +103,7 @@ def check_export_flags(
 
 
 def chosen_buckets(numbers: list[str], engine: Engine) -> list[int]:
-    """The buckets of --buckets, or those of the engine without it. Raises UserError."""
+    """The buckets of --buckets, or those of the engine without it."""
     longest = engine.buckets[-1]
     if not all(number.isdecimal() and 2 <= int(number) <= longest for number in numbers):
         raise UserError(

@@ -98,7 +98,6 @@ def counted_operations(region: Any, functions: dict[str, Any]) -> Operations:
 
 
 def operand_bytes(operation: Any) -> int:
-    """The bytes of all operands of an operation."""
     return sum(type_bytes(str(operand.type)) for operand in operation.operands)
 
 

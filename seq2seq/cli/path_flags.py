@@ -36,7 +36,6 @@ def check_no_comma(flag: str, path: str) -> None:
 
 
 def define_local_dir() -> None:
-    """Define --local_dir."""
     define_path(
         "local_dir",
         "",

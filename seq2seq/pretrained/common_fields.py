@@ -22,7 +22,7 @@ def supported_fields(fields: JsonFields) -> JsonFields:
 
 def common_choices(fields: JsonFields, activations: Mapping[str, str]) -> dict[str, Any]:
     """The arguments of ModelConfig that these fields give; `activations` are their names there and
-    here. UserError(CHECKPOINT) that names the field."""
+    here."""
     activation = fields.get("activation_function", "gelu")
     if not isinstance(activation, str) or activation not in activations:
         fields.refuse("activation_function", ", ".join(activations))

@@ -27,7 +27,7 @@ class Export(NamedTuple):
 
 
 class ModelFamily(NamedTuple):
-    """The functions that read a directory of the family. They raise UserError(CHECKPOINT)."""
+    """The functions that read a directory of the family."""
 
     name: str  # for error messages
     matches: Callable[[Path], bool]  # whether a directory belongs to the family; never raises

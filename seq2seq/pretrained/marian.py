@@ -1,7 +1,6 @@
 """MarianMT directories (OPUS-MT) read as runs: configuration, vocabularies and parameters.
 
-An error names the field or tensor that is not supported. Parameters are read from safetensors only;
-a pickle is never opened.
+Parameters are read from safetensors only; a pickle is never opened.
 """
 
 from dataclasses import replace
@@ -39,10 +38,7 @@ EXTRA_LENGTH = 50  # tokens beyond the length of the source, the default of runs
 
 
 def marian_config(directory: Path) -> tuple[ModelConfig, dict[str, Any]]:
-    """Our model configuration, and the fields of config.json and generation_config.json.
-
-    UserError(CHECKPOINT) that names the field if it is not supported.
-    """
+    """Our model configuration, and the fields of config.json and generation_config.json."""
     path = directory / "config.json"
     content = read_json(path)
     if (directory / "generation_config.json").exists():
@@ -86,10 +82,7 @@ def _model_config(fields: JsonFields) -> ModelConfig:
 def marian_decoding(
     content: dict[str, Any], model: ModelConfig, target: MarianTokenizer, directory: Path
 ) -> DecodingConfig:
-    """The decoding defaults of generation_config.json. UserError(CHECKPOINT) that names the field.
-
-    Its early stopping is ignored.
-    """
+    """The decoding defaults of generation_config.json. Its early stopping is ignored."""
     fields = JsonFields(directory / "generation_config.json", content)
     return common_decoding(fields, model, target, EXTRA_LENGTH)
 
@@ -97,7 +90,7 @@ def marian_decoding(
 def open_marian(directory: Path) -> tuple[Config, tuple[MarianTokenizer, MarianTokenizer]]:
     """The config and tokenizers as those of a run; checks the names and shapes of the tensors.
 
-    UserError(CHECKPOINT). Touches no device and reads no weights.
+    Touches no device and reads no weights.
     """
     model, content = marian_config(directory)
     source, target = load_marian_tokenizers(directory)
@@ -141,7 +134,7 @@ def _check_vocabularies(
 
 
 def load_marian(directory: Path, config: ModelConfig) -> dict[str, Any]:
-    """The parameters of model.safetensors. UserError(CHECKPOINT) if it cannot be read."""
+    """The parameters of model.safetensors."""
     weights = WeightFiles(directory, "MarianMTModel")
     if NOTE in read_json(directory / "config.json"):
         return read_with_start_row(weights, config)

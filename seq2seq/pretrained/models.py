@@ -67,8 +67,7 @@ FAMILIES = (ADAPTERS, *_SUPPORTED, refused([family.model_type for family in _SUP
 def find_params(directory: Path, checkpoint: str) -> Path:
     """The directory or file of the parameters of `checkpoint`, see `params_directory`.
 
-    A directory of a model family has one checkpoint, which is both best and latest. Raises
-    UserError(CHECKPOINT).
+    A directory of a model family has one checkpoint, which is both best and latest.
     """
     family = _family(directory, checkpoint)
     return family.params_path(directory) if family else params_directory(directory, checkpoint)
@@ -94,19 +93,13 @@ def read_current(choose: Callable[[], Chosen], read: Callable[[Chosen], Result])
 
 
 def open_model(directory: Path, checkpoint: str) -> tuple[Config, tuple[Tokenizer, Tokenizer]]:
-    """The config and the tokenizers of a model that has the checkpoint; touches no device.
-
-    Raises UserError(CHECKPOINT).
-    """
+    """The config and the tokenizers of a model that has the checkpoint; touches no device."""
     family = _family(directory, checkpoint)
     return family.open(directory) if family else read_run(directory, checkpoint)
 
 
 def load_params(directory: Path, checkpoint: str) -> Any:
-    """The parameters of `checkpoint` (see `find_params`) as NumPy arrays, in this process.
-
-    Raises UserError(CHECKPOINT).
-    """
+    """The parameters of `checkpoint` (see `find_params`) as NumPy arrays, in this process."""
     family = _family(directory, checkpoint)
     return family.load_params(directory) if family else restore_params(directory, checkpoint)
 

@@ -121,8 +121,7 @@ def places_in(
     redundant: Redundant,
     weights: WeightFiles,
 ) -> list[Place]:
-    """The place of each tensor. UserError(CHECKPOINT) that names a tensor that is missing,
-    unexpected or misshapen."""
+    """The place of each tensor. Refuses tensors that are missing, unexpected or misshapen."""
     shapes, places = weights.shapes, []
     bare = not any(name.startswith("model.") for name in shapes)  # saved without the output layer
     spelled: Callable[[str], str] = lambda n: n.removeprefix("model.") if bare else n  # noqa: E731
@@ -157,7 +156,7 @@ def places_in(
 def read_params(
     tensors: Iterable[Tensor], redundant: Redundant, weights: WeightFiles, config: ModelConfig
 ) -> dict[str, Any]:
-    """Our parameters, float32. UserError(CHECKPOINT) that names the tensor.
+    """Our parameters, float32.
 
     The largest are read first, while memory is free for the file's copy of them.
     """

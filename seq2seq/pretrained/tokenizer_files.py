@@ -2,7 +2,7 @@
 
 `rows` is the number of rows of the embedding. A tokenizer may have fewer ids, which the model must
 not generate; ids that the model does not have are dropped. A SentencePiece model is preferred to a
-tokenizer.json. All functions raise UserError(CHECKPOINT) that names the file.
+tokenizer.json.
 """
 
 from collections.abc import Iterator, Sequence

@@ -88,7 +88,7 @@ def read_fields(row: TransformersFamily, directory: Path) -> JsonFields:
 
 
 def model_of(row: TransformersFamily, fields: JsonFields, names: Iterable[str]) -> ModelConfig:
-    """The valid ModelConfig of config.json. UserError(CHECKPOINT)."""
+    """The valid ModelConfig of config.json."""
     model = row.config(fields, names)
     try:
         model.validate()
@@ -125,7 +125,7 @@ def open_pretrained(
 ) -> tuple[Config, tuple[Tokenizer, Tokenizer]]:
     """The config and tokenizers as those of a run; checks the names and shapes of the tensors.
 
-    UserError(CHECKPOINT). Touches no device, and reads no weights but a second copy of a table.
+    Touches no device, and reads no weights but a second copy of a table.
     """
     weights = WeightFiles(directory, "AutoModelForSeq2SeqLM")
     fields = with_stored_tying(row, read_fields(row, directory), weights)
@@ -137,10 +137,7 @@ def open_pretrained(
 def described(
     row: TransformersFamily, directory: Path, fields: JsonFields, names: Iterable[str]
 ) -> tuple[Config, tuple[Tokenizer, Tokenizer]]:
-    """The config and tokenizers of a directory with these fields and tensors of these names.
-
-    UserError(CHECKPOINT).
-    """
+    """The config and tokenizers of a directory with these fields and tensors of these names."""
     model = model_of(row, fields, names)
     check_tokenizer_class(directory, row.tokenizer_classes)
     tokenizer = row.tokenizer(directory, model.target_vocab_size)
@@ -185,7 +182,7 @@ def with_template(
 
 
 def load_pretrained(row: TransformersFamily, directory: Path) -> dict[str, Any]:
-    """The parameters in float32. UserError(CHECKPOINT) if they cannot be read."""
+    """The parameters in float32."""
     weights = WeightFiles(directory, "AutoModelForSeq2SeqLM")
     fields = with_stored_tying(row, read_fields(row, directory), weights)
     model = model_of(row, fields, weights.shapes)

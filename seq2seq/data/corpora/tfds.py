@@ -140,7 +140,7 @@ def _data_dir(config: DataConfig) -> str:
 
 
 def find_prepared(rest: str, split: str, config: DataConfig) -> PreparedDataSet:
-    """The data set `NAME[/CONFIG][:SPLIT]` on disk, its newest version. UserError."""
+    """The data set `NAME[/CONFIG][:SPLIT]` on disk, its newest version."""
     name, _, requested = rest.partition(":")
     data_dir = _data_dir(config) or os.environ.get("TFDS_DATA_DIR", "") or "~/tensorflow_datasets"
     root = Path(expand_path(data_dir)).absolute()

@@ -36,7 +36,6 @@ class ByteTokenizer:
         return [byte + BYTES.start for byte in text.encode("utf-8")]
 
     def encode_many(self, texts: Sequence[str]) -> list[list[int]]:
-        """`encode` of each text."""
         return [self.encode(text) for text in texts]
 
     def decode(self, ids: Iterable[int]) -> str:

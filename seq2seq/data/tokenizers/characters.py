@@ -127,7 +127,6 @@ class Characters:
 
     @cached_property
     def _of_pieces(self) -> frozenset[str]:
-        """The characters of all pieces."""
         pieces = map(self._tokenizer.piece, range(self._tokenizer.size))
         return frozenset().union(*pieces)
 

@@ -38,7 +38,6 @@ class ListTokenizer:
         return [self._ids.get(token, UNKNOWN) for token in tokens]
 
     def encode_many(self, texts: Sequence[str]) -> list[list[int]]:
-        """`encode` of each text."""
         return [self.encode(text) for text in texts]
 
     def decode(self, ids: Iterable[int]) -> str:

@@ -105,7 +105,6 @@ def corpus_cache(flag: str) -> CorpusCache | None:
 
 
 def define_cache_flag() -> None:
-    """Define --corpus_cache."""
     define_path(
         "corpus_cache",
         "",

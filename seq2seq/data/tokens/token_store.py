@@ -181,7 +181,6 @@ def _readable(array: Array) -> MappedArray | MemoryArray:
 def _values(
     array: MappedArray | MemoryArray, index: Int[np.ndarray, " n"]
 ) -> Num[np.ndarray, " n"]:
-    """The values `index` of an array."""
     index = np.asarray(index, np.int64)
     values = np.empty(len(index), array.values.dtype)
     for group in array.groups(index, index + 1):

@@ -18,7 +18,11 @@ from seq2seq.pretrained.generation_export import ENGINE, forced_beginning, gener
 from seq2seq.pretrained.json_fields import JsonFields, write_json
 from seq2seq.pretrained.tensors import stored_tensors
 from seq2seq.pretrained.tokenizer_export import write_files
-from seq2seq.pretrained.transformers_family import TransformersFamily, described, read_fields
+from seq2seq.pretrained.transformers_family import (
+    TransformersFamily,
+    config_and_tokenizers,
+    read_fields,
+)
 from seq2seq.pretrained.weight_files import write_weights
 from seq2seq.runtime.errors import CHECKPOINT, UserError
 
@@ -77,7 +81,7 @@ def export_pretrained(
     write_description(row, config, target, directory)
     tensors = [*row.tensors(config.model)]
     names = [tensor.name for tensor in tensors]
-    back, (tokenizer, _) = described(row, directory, read_fields(row, directory), names)
+    back, (tokenizer, _) = config_and_tokenizers(row, directory, read_fields(row, directory), names)
     for name in TEMPLATES:
         expected, got = (getattr(part.data, name) for part in (back, config))
         if got != expected:
@@ -93,10 +97,7 @@ def export_pretrained(
             "express, got others; fine-tune a model of this family with training.init_from",
         )
     write_weights(directory, stored_tensors(tensors, load_params()))
-    return [
-        f"{name}={got!r} is not supported by {row.name}: the directory has {read!r}"
-        for name, got, read in changed_settings(config, back)
-    ]
+    return lost_settings(row, config, back)
 
 
 def write_description(
@@ -129,15 +130,17 @@ def write_description(
     write_files(directory, row.tokenizer_files(tokenizer, data))
 
 
-def changed_settings(config: Config, back: Config) -> list[tuple[str, Any, Any]]:
-    """(name, ours, read) of each setting of a run that a directory does not have."""
+def lost_settings(row: TransformersFamily, config: Config, back: Config) -> list[str]:
+    """A line for each setting of a run that is another one when the directory is read `back`."""
     names = [f"data.{side}_language" for side in LANGUAGES] + [
         f"decoding.{field.name}" for field in fields(DecodingConfig) if field.name not in ENGINE
     ]
-    values = []
+    lines = []
     for name in names:
         section, field = name.split(".")
-        pair = [getattr(getattr(part, section), field) for part in (config, back)]
-        if pair[0] != pair[1]:
-            values.append((name, *pair))
-    return values
+        ours, read = (getattr(getattr(part, section), field) for part in (config, back))
+        if ours != read:
+            lines.append(
+                f"{name}={ours!r} is not supported by {row.name}: the directory has {read!r}"
+            )
+    return lines

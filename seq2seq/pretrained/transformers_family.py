@@ -129,12 +129,12 @@ def open_pretrained(
     """
     weights = WeightFiles(directory, "AutoModelForSeq2SeqLM")
     fields = with_stored_tying(row, read_fields(row, directory), weights)
-    config, tokenizers = described(row, directory, fields, weights.shapes)
+    config, tokenizers = config_and_tokenizers(row, directory, fields, weights.shapes)
     places_in(row.tensors(config.model), row.redundant(config.model), weights)
     return config, tokenizers
 
 
-def described(
+def config_and_tokenizers(
     row: TransformersFamily, directory: Path, fields: JsonFields, names: Iterable[str]
 ) -> tuple[Config, tuple[Tokenizer, Tokenizer]]:
     """The config and tokenizers of a directory with these fields and tensors of these names."""

@@ -19,6 +19,7 @@ from seq2seq.decoding.engine.calls import Control
 from seq2seq.decoding.translator import Translator
 from seq2seq.pretrained.models import load_params
 from seq2seq.runtime import processes
+from seq2seq.runtime.device_check import check_accelerators
 from seq2seq.runtime.devices import keep_freed_memory, prepare_jax
 from seq2seq.runtime.signals import StopFlag
 from seq2seq.storage.run import Run
@@ -82,6 +83,7 @@ def train(config: Config, run: Run, data: inputs.Data, stop: StopFlag) -> Traine
     stop.defer()
     with explain_failure(config, run):
         jax.device_count()  # starts the backend: all processes connect before one waits for another
+        check_accelerators()
         trainer = resume_or_start(config, run, data, stop)
         trainer.train()
         with processes.first_process_first("the best checkpoint"):

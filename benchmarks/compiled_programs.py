@@ -19,7 +19,7 @@ sys.path.insert(0, str(Path(__file__).parent.parent))
 
 from benchmarks.parts.sizes import FULL
 from seq2seq.cli.command import run_command
-from seq2seq.compilation.report import Report, compiled_report
+from seq2seq.compilation.report import Report, compiled_report, kernel_lines
 from seq2seq.compilation.targets import Target, target_of
 from seq2seq.config.data_config import DataConfig
 from seq2seq.config.tree import Config, DecodingConfig, TrainingConfig
@@ -34,6 +34,7 @@ BUCKET = 32  # source tokens
 HEADER = (
     "program", "target", "per device", "memory, GB", "temporary, GB", "TFLOP", "accessed, GB",
     "all-reduce, MB", "least ms", "bound by", "of the peak", "per second and device", "compiled, s",
+    "kernels", "conditionals, loops",
 )  # fmt: skip
 
 
@@ -74,7 +75,8 @@ def cells(report: Report | None, target: Target, work: float, steps: int) -> lis
     return [
         f"{report.memory / 1e9:.2f}", f"{report.temporary / 1e9:.2f}", f"{report.flops / 1e12:.3f}",
         f"{accessed / 1e9:.3f}", f"{report.reduced / 1e6:.0f}", f"{1e3 * seconds:.2f}", bound,
-        share, f"{rate:,.0f}", f"{report.seconds:.0f}",
+        share, f"{rate:,.0f}", f"{report.seconds:.0f}", f"{report.kernels:,}",
+        "{}, {}".format(*report.decisions),
     ]  # fmt: skip
 
 
@@ -98,6 +100,8 @@ def main() -> None:
                     row = [f"{kind} {size} {dtype}", name, work]
                     row += cells(report, target, amount, steps)
                     print(f"| {' | '.join(row)} |", flush=True)
+                    if report and f.largest:
+                        print(*kernel_lines(report), sep="\n", flush=True)
 
 
 def define_flags() -> None:
@@ -105,6 +109,7 @@ def define_flags() -> None:
     flags.DEFINE_list("sizes", ["small", "base", "big", "opus"], "Sizes of models.")
     flags.DEFINE_list("programs", ["training", "greedy", "beam4"], "Kinds of programs.")
     flags.DEFINE_integer("length", 0, "Tokens of a row in training; 0: that of the size.")
+    flags.DEFINE_bool("largest", False, "List the ten largest operations of each program.")
     flags.DEFINE_list("dtypes", ["mixed", "bfloat16"], "Values of model.dtype.")
 
 

@@ -1,88 +1,133 @@
-"""What an optimised HLO text says of a program: bytes, loops, messages between devices.
+"""What an optimised HLO text says of a program: kernels, bytes, loops, messages between devices.
 
 XLA's own cost analysis counts the body of a loop once. Here it counts as often as it runs if that
 number is a constant (stated by the compiler, or the limit that the condition compares a counter
-with), otherwise once.
+with), otherwise once. It also counts the whole operand of a gather, and of an update in place.
 """
 
 import re
+from collections.abc import Iterator
 from math import prod
 from typing import NamedTuple
 
 SHAPE = re.compile(r"\b(pred|bf16|[usf]\d+)\[([\d,]*)\]")
 HEAD = re.compile(r"^(ENTRY )?%?([\w.\-]+) \(.*\) -> .*\{$")
-OPERATION = re.compile(r"^\s+(?:ROOT )?%?([\w.\-]+) = (\(.*?\)|\S+) ([\w\-]+)\((.*)$")
+OPERATION = re.compile(r"^\s+(ROOT )?%?([\w.\-]+) = (\(.*?\)|\S+) ([\w\-]+)\((.*)$")
 NAME = re.compile(r"%([\w.\-]+)")
 TRIPS = re.compile(r'"known_trip_count":\{"n":"(\d+)"')
 LIMIT = re.compile(r"ROOT %[\w.\-]+ = pred\[\]\S* compare\(%[\w.\-]+, %([\w.\-]+)\), direction=LT")
 CONDITION = re.compile(r"\bcondition=%?([\w.\-]+)")
+NAMES = r"\{[^}]*\}|%?[\w.\-]+"  # a computation or several
+FUSED = re.compile(r"\bcalls=%?([\w.\-]+)")
+SOURCE = re.compile(r'op_name="([^"]+)"')
 CALLED = {  # operation → the attributes that name the computations it runs
     "while": ("body",),
     "call": ("to_apply",),
     "conditional": ("branch_computations", "true_computation", "false_computation"),
 }
 MOVES_NOTHING = {
-    "parameter", "get-tuple-element", "tuple", "bitcast", "constant", *CALLED,
-    "copy-start", "copy-done", "slice-start", "slice-done", "async-start", "async-done",
+    "parameter", "get-tuple-element", "tuple", "bitcast", "constant", "after-all", "partition-id",
+    "copy-start", "copy-done", "slice-start", "slice-done", "async-start", "async-done", *CALLED,
 }  # fmt: skip
 REDUCTIONS = ("all-reduce", "all-reduce-start", "reduce-scatter")
+PART_READERS = ("gather", "dynamic-slice")  # they read as much of their first operand as they write
+
+
+class Line(NamedTuple):
+    """A line of the text."""
+
+    name: str
+    shape: str
+    kind: str
+    operands: tuple[str, ...]
+    attributes: str
+    root: bool
 
 
 class Operation(NamedTuple):
     """An operation that is not inside a fusion."""
 
     kind: str
-    bytes: int  # of its operands and results
+    name: str
+    shape: str  # of the result
+    source: str  # the functions that made it, as JAX names them
+    bytes: int  # that it reads and writes
     result_bytes: int
     called: tuple[str, ...]  # computations, of which a conditional runs one
     trips: int | None  # of a loop; None: not a constant
+
+    @property
+    def is_kernel(self) -> bool:
+        """Whether a device does something for it."""
+        return self.kind not in MOVES_NOTHING
+
+
+class Decisions(NamedTuple):
+    """What decides how a program continues; on a GPU the host waits for each of them."""
+
+    conditionals: int
+    loops: int  # without a constant number of iterations
 
 
 class Program:
     """The computations of an optimised HLO text."""
 
     def __init__(self, text: str):
-        self._computations: dict[str, list[Operation]] = {}
-        self._entry = ""
-        computations: dict[str, list[str]] = {}
-        lines: list[str] = []
-        for line in text.split("\n"):
-            if head := HEAD.match(line):
-                lines = []
-                if head[1]:
-                    self._entry = head[2]
+        self._lines: dict[str, list[Line]] = {}
+        self._entry = name = ""
+        for text_line in text.split("\n"):
+            if head := HEAD.match(text_line):
                 name = head[2]
-            elif line == "}" and lines:
-                computations[name] = lines
-            else:
-                lines.append(line)
-        for name, lines in computations.items():
-            self._computations[name] = _operations(lines, computations)
+                self._lines[name] = []
+                self._entry = name if head[1] else self._entry
+            elif name and (found := OPERATION.match(text_line)):
+                root, result, shape, kind, rest = found.groups()
+                operands, _, attributes = rest.partition("), ")
+                names = tuple(NAME.findall(operands))
+                if kind in ("parameter", "constant"):
+                    attributes = rest
+                self._lines[name].append(Line(result, shape, kind, names, attributes, bool(root)))
+        self._computations = {name: self._operations(name) for name in self._lines}
 
     def accessed(self, name: str = "", unknown_trips: int = 1) -> int:
         """The bytes that the operations of a computation (by default all) read and write. Of the
         branches of a conditional the largest counts. A loop whose number of iterations is not a
         constant counts `unknown_trips` times."""
-        total = 0
-        for operation in self._computations.get(name or self._entry, ()):
-            inner = [self.accessed(called, unknown_trips) for called in operation.called]
-            trips = operation.trips if operation.kind == "while" else 1
-            trips = unknown_trips if trips is None else trips
-            total += operation.bytes + trips * max(inner, default=0)
-        return total
+        return sum(operation.bytes for operation in self.run(name, unknown_trips))
 
-    def step(self) -> int:
-        """`accessed` of one iteration of the loop with the most operations among those whose number
-        of iterations is not a constant: the steps of a search. 0 without such a loop. The loops in
-        it that encode and load sentences do not count, because most steps do not run them."""
+    def run(self, name: str = "", unknown_trips: int = 1) -> Iterator[Operation]:
+        """The operations of a computation (by default all), as often as they run (`accessed`)."""
+        for operation in self._computations.get(name or self._entry, ()):
+            yield operation
+            if operation.kind == "while":
+                trips = unknown_trips if operation.trips is None else operation.trips
+                for _ in range(trips):
+                    yield from self.run(operation.called[0], unknown_trips)
+            elif operation.called:
+                runs = [[*self.run(called, unknown_trips)] for called in operation.called]
+                yield from max(runs, key=lambda run: sum(part.bytes for part in run))
+
+    def step(self) -> str:
+        """The computation that is the body of the loop with the most operations among those whose
+        number of iterations is not a constant: a step of a search. Empty without such a loop.
+
+        The loops in it that encode and load sentences do not run in most steps: `run` and
+        `accessed` leave them out with 0 `unknown_trips`.
+        """
         loops = [
             operation.called[0]
             for operations in self._computations.values()
             for operation in operations
             if operation.kind == "while" and operation.trips is None
         ]
-        longest = max(loops, key=lambda name: len(self.operations_of(name)), default=None)
-        return self.accessed(longest, unknown_trips=0) if longest else 0
+        return max(loops, key=lambda name: len(self.operations_of(name)), default="")
+
+    def decisions(self, name: str = "") -> Decisions:
+        """The conditionals and loops in a computation (by default all) that run once in it."""
+        run = [*self.run(name, unknown_trips=0)]
+        conditionals = sum(operation.kind == "conditional" for operation in run)
+        loops = sum(operation.kind == "while" and operation.trips is None for operation in run)
+        return Decisions(conditionals, loops)
 
     def all_reduced(self) -> int:
         """The bytes that all devices add up, of one iteration of each loop."""
@@ -100,6 +145,104 @@ class Program:
         called = [inner for operation in direct for inner in operation.called]
         return direct + [operation for inner in called for operation in self.operations_of(inner)]
 
+    def _operations(self, name: str) -> list[Operation]:
+        shapes = {line.name: shape_bytes(line.shape) for line in self._lines[name]}
+        operations = []
+        for line in self._lines[name]:
+            called = tuple(
+                name
+                for attribute in CALLED.get(line.kind, ())
+                for names in re.findall(rf"\b{attribute}=({NAMES})", line.attributes)
+                for name in re.findall(r"[\w.\-]+", names)
+            )
+            trips = self._trips(line.attributes) if line.kind == "while" else None
+            size = 0 if line.kind in MOVES_NOTHING else self._bytes(line, shapes)
+            source = SOURCE.search(line.attributes)
+            operations.append(
+                Operation(
+                    line.kind,
+                    line.name,
+                    line.shape,
+                    source[1] if source else "",
+                    size,
+                    shapes[line.name],
+                    called,
+                    trips,
+                )  # fmt: skip
+            )
+        return operations
+
+    def _bytes(self, line: Line, shapes: dict[str, int]) -> int:
+        """The bytes that an operation outside fusions reads and writes."""
+        sizes = [shapes.get(operand, 0) for operand in line.operands]
+        fused = FUSED.search(line.attributes) if line.kind == "fusion" else None
+        inner = self._lines.get(fused[1], []) if fused else []
+        if not inner:
+            reads, written = _part_bytes(line.kind, sizes, shapes[line.name])
+            return sum(reads) + written
+        inside = {part.name: part for part in inner}
+        inner_shapes = {part.name: shape_bytes(part.shape) for part in inner}
+        read = 0
+        for part in inner:
+            if part.kind == "parameter":
+                number = int(re.match(r"\d+", part.attributes)[0])  # type: ignore[index]
+                read += _bytes_read(part.name, sizes[number], inner, inner_shapes)
+        return read + _bytes_written(
+            next(part for part in inner if part.root), inside, inner_shapes
+        )
+
+    def _trips(self, attributes: str) -> int | None:
+        """How often a loop runs, if that is a constant. Its counter starts at 0, as those of
+        `scan`."""
+        if known := TRIPS.search(attributes):
+            return int(known[1])
+        condition = CONDITION.search(attributes)
+        lines = self._lines.get(condition[1], []) if condition else []
+        for root in lines:
+            if root.root and root.kind == "compare" and "direction=LT" in root.attributes:
+                for line in lines:
+                    if line.name == root.operands[1] and line.kind == "constant":
+                        return int(line.attributes.split(")")[0])
+        return None
+
+
+def _part_bytes(kind: str, sizes: list[int], result: int) -> tuple[list[int], int]:
+    """(bytes read of each operand, bytes written) of an operation. An update in place writes its
+    updates, and reads nothing of the array that it changes; a gather reads what it returns."""
+    if kind in PART_READERS:
+        return [min(sizes[0], result), *sizes[1:]], result
+    if kind == "dynamic-update-slice":
+        return [0, *sizes[1:]], sizes[1]
+    if kind == "scatter":
+        arrays = len(sizes) // 2  # then the indices, then as many updates
+        return [0] * arrays + sizes[arrays:], sum(sizes[arrays + 1 :])
+    return sizes, result
+
+
+def _bytes_read(name: str, size: int, inner: list[Line], shapes: dict[str, int]) -> int:
+    """The bytes that the operations of a fusion read of its parameter `name`."""
+    read = 0
+    for line in inner:
+        operands = [shapes.get(operand, 0) for operand in line.operands]
+        parts, _ = _part_bytes(line.kind, operands, shapes[line.name])
+        for operand, part in zip(line.operands, parts, strict=True):
+            if operand == name:
+                whole = line.kind in ("bitcast", "copy", "convert")
+                read += _bytes_read(line.name, size, inner, shapes) if whole else part
+    return min(read, size)
+
+
+def _bytes_written(root: Line, inside: dict[str, Line], shapes: dict[str, int]) -> int:
+    """The bytes that a fusion with this root writes."""
+    if root.kind in ("tuple", "bitcast"):
+        return sum(
+            _bytes_written(inside[operand], inside, shapes)
+            for operand in root.operands
+            if operand in inside
+        )
+    operands = [shapes.get(operand, 0) for operand in root.operands]
+    return _part_bytes(root.kind, operands, shapes[root.name])[1]
+
 
 def shape_bytes(text: str) -> int:
     """The bytes of all arrays in the text of a type."""
@@ -108,38 +251,3 @@ def shape_bytes(text: str) -> int:
         bits = 8 if kind == "pred" else int(re.sub(r"\D", "", kind))
         total += prod(int(n) for n in sizes.split(",") if n) * bits // 8
     return total
-
-
-def _trips(attributes: str, computations: dict[str, list[str]]) -> int | None:
-    """How often a loop runs, if that is a constant. Its counter starts at 0, as those of `scan`."""
-    if known := TRIPS.search(attributes):
-        return int(known[1])
-    condition = CONDITION.search(attributes)
-    text = "\n".join(computations.get(condition[1], ())) if condition else ""
-    if limit := LIMIT.search(text):
-        number = re.search(rf"%{re.escape(limit[1])} = s32\[\]\S* constant\((\d+)\)", text)
-        return int(number[1]) if number else None
-    return None
-
-
-def _operations(lines: list[str], computations: dict[str, list[str]]) -> list[Operation]:
-    shapes: dict[str, int] = {}
-    operations = []
-    for line in lines:
-        if (match := OPERATION.match(line)) is None:
-            continue
-        name, result, kind, rest = match.groups()
-        shapes[name] = shape_bytes(result)
-        operands, _, attributes = rest.partition("), ")
-        called = tuple(
-            name
-            for attribute in CALLED.get(kind, ())
-            for found in re.findall(rf"\b{attribute}=(\{{[^}}]*\}}|%?[\w.\-]+)", attributes)
-            for name in re.findall(r"[\w.\-]+", found)
-        )
-        trips = _trips(attributes, computations) if kind == "while" else None
-        size = 0
-        if kind not in MOVES_NOTHING:
-            size = shapes[name] + sum(shapes.get(x, 0) for x in NAME.findall(operands))
-        operations.append(Operation(kind, size, shapes[name], called, trips))
-    return operations

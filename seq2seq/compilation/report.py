@@ -8,9 +8,10 @@ import jax
 from jax.sharding import Sharding
 from jax.stages import Traced
 
-from seq2seq.compilation.hlo import Program
+from seq2seq.compilation.hlo import Decisions, Operation, Program
 from seq2seq.compilation.targets import Target
 
+LARGEST = 10  # operations that are listed
 EXHAUSTED = "RESOURCE_EXHAUSTED"
 
 
@@ -24,6 +25,9 @@ class Report(NamedTuple):
     step: int  # bytes of a step of a search; 0 if there is none
     reduced: int  # bytes of all-reduce
     seconds: float  # of compilation
+    kernels: int = 0  # of a step of a search, else of the program
+    decisions: Decisions = Decisions(0, 0)  # in it
+    largest: tuple[Operation, ...] = ()  # of its operations, by bytes
 
     def fits(self, target: Target) -> bool:
         return self.memory <= target.hardware.memory
@@ -76,6 +80,20 @@ def report_lines(report: Report | None, target: Target) -> Iterator[str]:
     )
     terms = ", ".join(f"{name} {1e3 * seconds:.3g} ms" for name, seconds in bounds.items())
     yield f"  least time: {terms}: at most {100 * share:.0f} % of the peak, bound by {binding}"
+    yield from kernel_lines(report)
+
+
+def kernel_lines(report: Report) -> Iterator[str]:
+    """The lines on the kernels of a step of a search, or of a program without steps."""
+    of = "a step" if report.step else "the program"
+    conditionals, loops = report.decisions
+    yield (
+        f"  {of}: {report.kernels:,} kernels, {conditionals} conditionals and {loops} loops, for "
+        "each of which a GPU waits for the host; the largest operations:"
+    )
+    for operation in report.largest:
+        shape, source = operation.shape.split("{")[0], operation.source[-60:]
+        yield f"    {operation.bytes / 1e9:.3f} GB {operation.name} {shape} {source}"
 
 
 def shapes_of(tree: Any, sharding: Sharding) -> Any:
@@ -95,14 +113,19 @@ def compiled_report(traced: Traced) -> Report | None:
         raise
     seconds = time.perf_counter() - started
     memory, optimised = compiled.memory_analysis(), Program(compiled.as_text())
+    step = optimised.step()
+    run = [part for part in optimised.run(step, unknown_trips=0 if step else 1) if part.is_kernel]
     return Report(
         total_memory(memory),
         memory.temp_size_in_bytes,
         product_flops(traced.jaxpr),
         optimised.accessed(),
-        optimised.step(),
+        sum(operation.bytes for operation in run) if step else 0,
         optimised.all_reduced(),
         seconds,
+        len(run),
+        optimised.decisions(step),
+        tuple(sorted(run, key=lambda operation: -operation.bytes)[:LARGEST]),
     )
 
 

@@ -12,6 +12,7 @@ from jax.stages import Traced
 from seq2seq.compilation.report import (
     Report,
     compiled_report,
+    kernel_lines,
     largest_that_fits,
     memory_line,
     shapes_of,
@@ -50,6 +51,7 @@ def search_lines(translator: Translator, target: Target) -> Iterator[str]:
                 f"  a step: {report.step / 1e9:.3g} GB accessed, at least {1e3 * seconds:.3g} ms: "
                 f"at most {lanes / seconds / bucket:,.0f} sentences/s of {bucket} output tokens"
             )
+            yield from kernel_lines(report)
 
 
 def fitting_batch_size(

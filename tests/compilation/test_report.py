@@ -86,10 +86,33 @@ def test_bytes_are_those_of_all_operations_outside_fusions_as_often_as_they_run(
     body, branch, refill = 2 * 32 + 3 * 4, 4 * 32, 3 * 32
     step = 2 * 32 + branch
     assert program.accessed() == (4 + 3) * body + step + refill + branch + 2 * 32
-    assert program.step() == step and program.all_reduced() == 32
+    assert program.accessed(program.step(), unknown_trips=0) == step
+    assert program.all_reduced() == 32
+    assert program.decisions(program.step()) == (1, 1) and program.decisions() == (1, 1)
     kinds = [operation.kind for operation in program.operations_of("main")]
     assert [kinds.count(kind) for kind in ("negate", "fusion", "all-reduce")] == [7, 2, 1]
     assert shape_bytes("(pred[3,5]{1,0}, bf16[2]{0}, s32[], f64[2]{0})") == 15 + 4 + 4 + 16
+
+
+def test_updates_in_place_count_what_they_write_and_gathers_what_they_read():
+    def row(x, i):
+        return x[i] * 2.0
+
+    def rows(x, i):
+        return jnp.tanh(jnp.take(x, jnp.arange(3) * i, axis=0))
+
+    def write(x, i):
+        return jax.lax.dynamic_update_slice(x, jnp.full((1, 256), 7.0) * i, (i, 0))
+
+    def add(x, i):
+        return x.at[jnp.arange(3) * i].add(1.0)
+
+    x, bounds = jnp.ones((512, 256)), {row: (2, 3), rows: (6, 9), write: (1, 4), add: (3, 13)}
+    for function, (fewest, most) in bounds.items():
+        donated = {"donate_argnums": 0} if function in (write, add) else {}
+        compiled = jax.jit(function, **donated).lower(x, 5).compile()
+        rows_accessed = Program(compiled.as_text()).accessed() / (4 * 256)
+        assert fewest <= rows_accessed <= most, (function.__name__, rows_accessed)
 
 
 def test_the_optimised_text_of_a_loop_has_the_bytes_of_all_its_iterations():

@@ -18,7 +18,6 @@ from seq2seq.data.tokens.corpus_cache import CorpusCache, corpus_cache
 from seq2seq.decoding.engine.calls import Control
 from seq2seq.decoding.translator import Translator
 from seq2seq.pretrained.models import load_params
-from seq2seq.runtime import processes
 from seq2seq.runtime.device_check import check_accelerators
 from seq2seq.runtime.devices import keep_freed_memory, prepare_jax
 from seq2seq.runtime.signals import StopFlag
@@ -62,13 +61,12 @@ def prepare_data(
     run.log(f"run: {run.name}")
     with run.log_traceback():
         corpora = inputs.open_corpora(config, run)
-        with processes.first_process_first("the vocabulary"):
-            run.receive_files()
+        with run.first_process_first("the vocabulary"):
             config, tokenizers = vocabulary.find_tokenizers(config, run, corpora.train, cache)  # 2
             if overwrite:
                 run.clear()
-            run.save_vocabulary(tokenizers)
-            run.send_files()
+            if not run.resumed:
+                run.save_vocabulary(tokenizers)
         data = inputs.encode_corpora(config, run, corpora, tokenizers, cache)  # 3
     run.check_and_record(config, data.file_hashes)  # 4
     resume.check_same_start(config, data)  # 5
@@ -86,9 +84,7 @@ def train(config: Config, run: Run, data: inputs.Data, stop: StopFlag) -> Traine
         check_accelerators()
         trainer = resume_or_start(config, run, data, stop)
         trainer.train()
-        with processes.first_process_first("the best checkpoint"):
-            run.send_files()
-            run.receive_files()
+        run.share_files("the best checkpoint")
         trainer.translator.use(load_params(run.path, "best"))
         evaluate.print_results(run, data, trainer.translator, trainer.evaluator.bleu)
     return trainer

@@ -71,7 +71,7 @@ def results_directory(directory: str, setting: dict[str, Any]) -> Path:
 
 def facts() -> dict[str, Any]:
     """What is stored with each part: the versions of installed libraries, commit and time."""
-    from seq2seq.storage.records import start_facts
+    from seq2seq.storage.run_json import start_facts
 
     versions = {}
     for name in LIBRARIES:

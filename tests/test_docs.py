@@ -22,7 +22,7 @@ from flax import linen as nn
 from ml_collections import config_flags
 
 from seq2seq.config.tree import Config
-from seq2seq.storage.run import CHANGEABLE
+from seq2seq.storage.resume_policy import CHANGEABLE
 from tests.support.documents import (
     ROOT,
     TEXTS,

@@ -6,12 +6,10 @@ Nothing is locked or written, so a report can be made while the run trains.
 import json
 import math
 import re
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from seq2seq.config.tree import Config, load_config
-from seq2seq.storage.run import flatten
+from seq2seq.config.tree import Config, flat_values, load_config
 from seq2seq.storage.run_files import read_best, steps
 
 SAMPLE_FILE = re.compile(r"(\d+|average)(?:-([\w-]+))?\.txt", re.ASCII)
@@ -75,13 +73,13 @@ class RunRecords(NamedTuple):
 
 def default_config() -> dict[str, Any]:
     """The default of each config field."""
-    return flatten(asdict(Config()))
+    return flat_values(Config())
 
 
 def read_records(path: Path) -> RunRecords:
     """The records of the run in a directory. UserError(CHECKPOINT) if it is not a run."""
     path = path.expanduser().absolute()
-    config = flatten(asdict(load_config(path / "config.json")))
+    config = flat_values(load_config(path / "config.json"))
     log = _text(path / "train.log").removesuffix("\n").split("\n")
     return RunRecords(
         path.name,

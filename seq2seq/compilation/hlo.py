@@ -30,7 +30,8 @@ MOVES_NOTHING = {
     "copy-start", "copy-done", "slice-start", "slice-done", "async-start", "async-done", *CALLED,
 }  # fmt: skip
 REDUCTIONS = ("all-reduce", "all-reduce-start", "reduce-scatter")
-PART_READERS = ("gather", "dynamic-slice", "slice")  # they read as much of their first operand as they write
+# They read as much of their first operand as they return.
+PART_READERS = ("gather", "dynamic-slice", "slice")
 
 
 class Line(NamedTuple):

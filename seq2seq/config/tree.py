@@ -94,6 +94,15 @@ def save_config(config: Config, path: Path) -> None:
     write_atomic(path, json.dumps(content, indent=2) + "\n")
 
 
+def flat_values(config: Config) -> dict[str, Any]:
+    """The values of all fields by name, such as {"model.d_model": 512, …}."""
+    return {
+        f"{section}.{name}": value
+        for section, values in asdict(config).items()
+        for name, value in values.items()
+    }
+
+
 def load_config(path: Path) -> Config:
     """Read what `save_config` wrote, in this or an older format.
 

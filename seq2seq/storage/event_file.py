@@ -14,7 +14,7 @@ from pathlib import Path
 
 import numpy as np
 
-from seq2seq.storage.records import append
+from seq2seq.storage.writes import append
 
 VARINT, LENGTH = 0, 2  # wire types of protocol buffers
 POLYNOMIAL = 0x82F63B78  # CRC-32C, bits reversed

@@ -18,10 +18,11 @@ from seq2seq.runtime.devices import prepare_jax
 from seq2seq.runtime.errors import OUTPUT, UserError
 from seq2seq.runtime.memory import free_memory
 from seq2seq.runtime.streams import note
+from seq2seq.storage.deletion import check_deletable
 from seq2seq.storage.newest_step import newest_intact_step, stored_data
-from seq2seq.storage.read_only_run import ReadOnlyRun
-from seq2seq.storage.records import intact_facts
-from seq2seq.storage.run import Run, check_same_data
+from seq2seq.storage.resume_policy import check_same_data
+from seq2seq.storage.run import Run
+from seq2seq.storage.run_json import intact_facts
 from seq2seq.storage.sizes import disk_forecast, megabytes, num_bytes
 from seq2seq.training.inputs import Data, encode_corpora, open_corpora, training_batches
 from seq2seq.training.memory_check import check_state, check_step, explain_failure, step_memory
@@ -46,15 +47,16 @@ def dry_run(
     run = DryRun(path)
     if not overwrite:
         config = run.resume_config(config)
+    else:
+        check_deletable(run.path)
     run.log(f"dry run of {path}: reads all data")
     corpora = open_corpora(config, run)
     config, tokenizers = find_tokenizers(config, run, corpora.train, cache)
-    if overwrite:
-        run.check_clearable()
     data = encode_corpora(config, run, corpora, tokenizers, cache)
     resumes = False
     if not overwrite:
-        run.check_and_record(config, data.file_hashes)
+        # If run.json is damaged, the checkpoint's record is compared.
+        check_same_data(intact_facts(run.path / "run.json"), data.file_hashes, config)
         resumes = check_checkpoint(config, run, data)
     prepare_jax(compilation_cache, deterministic=config.training.deterministic)
     with (
@@ -66,16 +68,14 @@ def dry_run(
     run.log("dry run: successful, nothing was kept but caches")
 
 
-class DryRun(ReadOnlyRun):
-    """A run directory that is read and not changed; the log goes to stderr only."""
+class DryRun(Run):
+    """A run directory that is only read; the log goes to stderr."""
+
+    def __init__(self, path: Path):
+        super().__init__(path, is_dry=True)
 
     def log(self, line: str) -> None:
         note(line)
-
-    def check_and_record(self, config: Config, data: dict[str, str]) -> None:
-        """UserError(DATA) if a resumed run had other data. Records nothing."""
-        # If run.json is damaged, the checkpoint's record is compared.
-        check_same_data(intact_facts(self.path / "run.json"), data, config)
 
 
 def check_checkpoint(config: Config, run: DryRun, data: Data) -> bool:

@@ -17,7 +17,8 @@ from seq2seq.model.config import num_parameters
 from seq2seq.runtime import processes
 from seq2seq.runtime.logs import format_duration
 from seq2seq.runtime.precision import precision_hint
-from seq2seq.storage.run import Run, refuse_link, warn_on_write_error
+from seq2seq.storage.run import Run
+from seq2seq.storage.writes import refuse_link, warn_on_write_error
 from seq2seq.training.memory_check import size_hint
 from seq2seq.training.nonfinite_steps import NonfiniteSteps
 from seq2seq.training.parameters import num_frozen

@@ -4,20 +4,20 @@ train.py calls these functions in order.
 """
 
 from collections.abc import Callable
-from dataclasses import asdict
 from typing import Any
 
 import jax
 import optax
 
-from seq2seq.config.tree import Config
+from seq2seq.config.tree import Config, flat_values
 from seq2seq.data.batching.batches import DataPosition
 from seq2seq.pretrained.models import load_params
 from seq2seq.runtime import processes
 from seq2seq.runtime.errors import CHECKPOINT, DATA, UserError
 from seq2seq.storage.checkpoints import Checkpoints
 from seq2seq.storage.replicas.remote_model import model_directory
-from seq2seq.storage.run import Run, data_change_message, flatten
+from seq2seq.storage.resume_policy import data_change_message
+from seq2seq.storage.run import Run
 from seq2seq.training.best_checkpoint import BestCheckpoint
 from seq2seq.training.inputs import Data
 from seq2seq.training.step import TrainState
@@ -25,7 +25,7 @@ from seq2seq.training.step import TrainState
 
 def check_same_start(config: Config, data: Data) -> None:
     """UserError(CONFIGURATION) if the processes differ in a field of the config or a data file."""
-    processes.check_agreement(flatten(asdict(config)) | data.file_hashes)
+    processes.check_agreement(flat_values(config) | data.file_hashes)
 
 
 def restore_state(

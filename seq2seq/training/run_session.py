@@ -10,7 +10,6 @@ from seq2seq.runtime import processes
 from seq2seq.runtime.errors import UserError
 from seq2seq.runtime.logs import format_duration
 from seq2seq.runtime.signals import StopFlag, Stopped
-from seq2seq.storage.read_only_run import ReadOnlyRun
 from seq2seq.storage.run import Run
 
 
@@ -24,10 +23,9 @@ def open_run(path: Path, workdir: str, stop: StopFlag, overwrite: bool) -> Itera
     """
     started = time.perf_counter()
     url = workdir if is_remote(workdir) else ""
-    run = (Run if processes.is_first() else ReadOnlyRun)(path, url)
+    run = Run(path, url)
     try:
-        with processes.first_process_first("the start of the run"):
-            run.open_replica(overwrite)
+        run.open_replica(overwrite)
         yield run
         run.log(f"done in {format_duration(time.perf_counter() - started)}")
         processes.run_on_first("the last upload", run.finish_upload)

@@ -273,9 +273,7 @@ class Trainer:
         """
         self.run.log(f"training ends at step {self.step}: {self._reached_limit()}")
         self._evaluate()
-        with processes.first_process_first("the last checkpoints"):
-            self.run.send_files()
-            self.run.receive_files()
+        self.run.share_files("the last checkpoints")
         average = self.checkpoints.average()
         if self.config.training.keep > 1:
             self.evaluator.evaluate("average", self.step, average)

@@ -2,7 +2,7 @@
 
 import json
 import sys
-from dataclasses import FrozenInstanceError, asdict, fields, replace
+from dataclasses import FrozenInstanceError, fields, replace
 from pathlib import Path
 
 import pytest
@@ -20,9 +20,9 @@ from seq2seq.config.flag import (
     with_path_of_config,
 )
 from seq2seq.config.help import explain_config_error
-from seq2seq.config.tree import Config, load_config, save_config
+from seq2seq.config.tree import Config, flat_values, load_config, save_config
 from seq2seq.runtime.errors import CHECKPOINT, CONFIGURATION, OUTPUT, UserError
-from seq2seq.storage.run import Run, flatten
+from seq2seq.storage.run import Run
 from seq2seq.training.inputs import open_corpora
 from tests.support.in_process import call_in_process
 from tests.support.tiny import tiny_config, tiny_flags, write_run
@@ -78,8 +78,8 @@ def resumed(path, config):
 
 def differences(config, other):
     """The fields whose values differ, with the value in `config`."""
-    old = flatten(asdict(other))
-    return {name: x for name, x in flatten(asdict(config)).items() if x != old[name]}
+    old = flat_values(other)
+    return {name: x for name, x in flat_values(config).items() if x != old[name]}
 
 
 @pytest.mark.parametrize("argument", [["--workdir={}"], ["--workdir", "{}"], ["-workdir={}"]])

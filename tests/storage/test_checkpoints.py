@@ -16,12 +16,14 @@ from seq2seq.decoding import translator as translator_module
 from seq2seq.decoding.translator import Translator
 from seq2seq.files import temporaries
 from seq2seq.pretrained.models import find_params
+from seq2seq.runtime import processes
 from seq2seq.runtime.errors import CHECKPOINT, CONFIGURATION, OUTPUT, UserError
 from seq2seq.runtime.signals import Stopped
 from seq2seq.storage import checkpoints, manifest
 from seq2seq.storage.checkpoints import Checkpoints
 from seq2seq.storage.run import Run
 from seq2seq.storage.run_files import check_fits_host, read_best, steps, write_best
+from seq2seq.storage.writes import append_line
 from seq2seq.training.best_checkpoint import BestCheckpoint
 from seq2seq.training.step import TrainState
 from tests.support.event_files import tensorboard_points
@@ -248,6 +250,30 @@ def test_a_full_disk_loses_whole_entries_but_does_not_stop_training(tmp_path, ca
     Run(tmp_path).close()  # the directory is unlocked
 
 
+def test_only_process_0_writes_the_run_directory(tmp_path, monkeypatch, capsys):
+    """The other processes of a training, and a dry run, change nothing and log nothing."""
+    shutil.copytree(stopped_run(), tmp_path / "run")
+    files = {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
+    capsys.readouterr()  # of the training
+    readers = [Run(tmp_path / "run", is_dry=True)]
+    monkeypatch.setattr(processes, "index", lambda: 1)
+    readers.append(Run(tmp_path / "run"))
+    for run in readers:
+        config = run.resume_config(run_config())
+        run.open_metrics(0, {})
+        run.record(1, {"loss": 1.0})
+        for log in (run.log, run.note, run.progress):
+            log("line")
+        run.write_samples(1, ["line"])
+        run.write_scores({})
+        run.check_and_record(config, {})
+        run.save_vocabulary(())
+        run.clear()
+        run.close()
+    assert {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()} == files
+    assert not capsys.readouterr().err
+
+
 def test_training_continues_if_stderr_is_a_closed_pipe_or_on_a_full_disk(tmp_path):
     code = (
         "import os; read, write = os.pipe(); os.close(read); os.dup2(write, 2)\n"
@@ -295,7 +321,7 @@ def test_links_in_a_run_directory_change_nothing_outside_it(tmp_path, capsys):
     (path / "checkpoints").symlink_to(outside)
     run = Run(path)
     run.note("a line")
-    run._append("metrics.jsonl", "{}")
+    append_line(path / "metrics.jsonl", "{}")
     run.write_samples(4, ["a"])
     with pytest.raises(UserError, match="vocab is a symbolic link"):
         run.save_vocabulary(())

@@ -129,4 +129,5 @@ def test_a_search_that_does_not_fit_names_the_batch_size_that_does(monkeypatch, 
     monkeypatch.setattr(decoding, "compiled_report", compiler(rows_of, 1))
     lines = list(decoding.search_lines(translator, target))
     assert not any("--batch_size" in line for line in lines)
-    assert sum("a step:" in line for line in lines) == len(translator.engine.buckets)
+    assert sum("at most" in line for line in lines) == len(translator.engine.buckets)
+    assert sum("kernels" in line for line in lines) == len(translator.engine.buckets)

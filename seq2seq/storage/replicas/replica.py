@@ -23,7 +23,6 @@ from seq2seq.runtime.logs import Log
 from seq2seq.storage.manifest import NAME as MANIFEST
 from seq2seq.storage.manifest import listed_files
 from seq2seq.storage.newest_step import newest_intact_step
-from seq2seq.storage.records import parsed_facts
 from seq2seq.storage.replicas.download import download
 from seq2seq.storage.replicas.names import (
     RESULT_FILES,
@@ -36,6 +35,7 @@ from seq2seq.storage.replicas.names import (
     steps_among,
 )
 from seq2seq.storage.run_files import LEFT_BY_FAILED_START, steps
+from seq2seq.storage.run_json import parsed_facts
 
 PAUSES = (10.0, 30.0)  # seconds before an upload that failed is tried again
 PENDING = 2  # uploads; a further one waits for the first of them

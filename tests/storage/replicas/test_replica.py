@@ -8,12 +8,13 @@ import threading
 import pytest
 
 from seq2seq.files import remote, remote_lock
+from seq2seq.runtime import processes
 from seq2seq.runtime.errors import CONFIGURATION, OUTPUT, UserError
 from seq2seq.storage.manifest import write_manifest
-from seq2seq.storage.read_only_run import ReadOnlyRun
 from seq2seq.storage.replicas import replica as module
 from seq2seq.storage.replicas.names import directories_of
 from seq2seq.storage.replicas.replica import Replica
+from seq2seq.storage.run import Run
 from tests.support.marks import slow_except
 from tests.support.object_storage import object_storage, shorten_pauses
 
@@ -91,8 +92,9 @@ def written(storage):
     return [name for name in names if not name.startswith("LOCK/")]
 
 
-def test_another_process_deletes_its_copy_of_a_run_that_is_overwritten(tmp_path):
-    run = ReadOnlyRun(tmp_path / "run", "s3://bucket/run")
+def test_another_process_deletes_its_copy_of_a_run_that_is_overwritten(tmp_path, monkeypatch):
+    monkeypatch.setattr(processes, "index", lambda: 1)
+    run = Run(tmp_path / "run", "s3://bucket/run")
     make_run(run.path, 1, 2)
     run.open_replica(overwrite=True)
     assert {path.name for path in run.path.iterdir()} == {"LOCK", "mine.txt"}

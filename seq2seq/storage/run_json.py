@@ -1,4 +1,4 @@
-"""Records of a run: run.json and metrics.jsonl. Resuming does not depend on them."""
+"""run.json: how a run was started and resumed. Resuming does not depend on it."""
 
 import json
 import os
@@ -6,7 +6,6 @@ import platform
 import shutil
 import subprocess
 import sys
-from collections.abc import Mapping
 from contextlib import suppress
 from datetime import UTC, datetime
 from functools import partial
@@ -14,24 +13,20 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-from seq2seq.files.locks import no_follow
+from seq2seq.files.output_files import write_atomic
 from seq2seq.runtime.jax_settings import FIXED
 from seq2seq.storage.manifest import quarantine
 
 LIBRARIES = ("jax", "jaxlib", "flax", "optax", "orbax-checkpoint", "numpy", "sentencepiece")
 
 
-def append(path: Path, content: bytes) -> None:
-    """Append to a file that is no symbolic link all of `content`, or nothing and raise OSError: a
-    part of it, from a disk that is full, would damage the next entry."""
-    with open(path, "ab", buffering=0, opener=no_follow) as file:
-        size, rest = file.tell(), memoryview(content)
-        try:
-            while rest:
-                rest = rest[file.write(rest) :]
-        except OSError:
-            file.truncate(size)
-            raise
+def record_start(path: Path, previous: dict[str, Any], seed: int, data: dict[str, str]) -> None:
+    """Write run.json: the facts of this start, and the `previous` ones if the run is resumed."""
+    facts = start_facts(seed, data)
+    if previous:
+        resumed = [*previous.get("resumed", []), facts]
+        facts = {**previous, "data": data, "resumed": resumed}
+    write_atomic(path, json.dumps(facts, indent=2) + "\n")
 
 
 def start_facts(seed: int, data: dict[str, str]) -> dict[str, Any]:
@@ -96,23 +91,3 @@ def intact_facts(path: Path) -> dict[str, Any]:
     with suppress(ValueError, RecursionError):
         return parsed_facts(path)
     return {}
-
-
-def metrics_until(content: bytes, last: Mapping[str, int]) -> tuple[bytes, int]:
-    """The lines of metrics.jsonl up to the `last` step of their kind (`step_and_kind`), and the
-    number of damaged lines."""
-    lines = [(line, step_and_kind(line)) for line in content.split(b"\n") if line]
-    kept = [line for line, entry in lines if entry is not None and entry[0] <= last[entry[1]]]
-    return b"".join(line + b"\n" for line in kept), sum(entry is None for _, entry in lines)
-
-
-def step_and_kind(line: bytes) -> tuple[float, str] | None:
-    """The step of a metrics line, and the start of the names of its metrics: train, average, or
-    else valid. None for a damaged line, such as one truncated by a crash."""
-    try:
-        entry = json.loads(line)
-        starts = {name.rpartition("/")[2].partition("_")[0] for name in entry}  # NAME/valid_bleu
-        kind = next((kind for kind in ("train", "average") if kind in starts), "valid")
-        return float(entry["step"]), kind
-    except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
-        return None

@@ -122,7 +122,8 @@ def resume_or_start(config: Config, run: Run, data: inputs.Data, stop: StopFlag)
     trainer = Trainer(config, run, data, translator, stop)  # 6
     state, stored = resume.restore_state(trainer.fresh_state, trainer.checkpoints, config, run)  # 7
     if stored is not None:
-        resume.restore_best(trainer.evaluator.best, stored, config, run, data)  # 8
+        best, sentences = trainer.evaluator.best, config.training.eval_sentences
+        best.restore(stored, data.files, sentences, run.log)  # 8
     position, seconds = resume.restored_progress(stored, config, run, data)  # 9
     if stored is not None:
         run.log(f"resumed at step {int(state.step)}")

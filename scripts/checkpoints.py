@@ -24,6 +24,7 @@ from seq2seq.config.tree import load_config
 from seq2seq.files.temporaries import delete_directory, delete_temporary, is_temporary
 from seq2seq.runtime.devices import prepare_jax
 from seq2seq.runtime.errors import CHECKPOINT, CONFIGURATION, OUTPUT, UserError
+from seq2seq.storage.best_checkpoint import read_best
 from seq2seq.storage.checkpoints import Checkpoints, temporaries
 from seq2seq.storage.manifest import CORRUPT, damage
 from seq2seq.storage.run import Run
@@ -32,7 +33,6 @@ from seq2seq.storage.run_files import (
     RESERVED_NAMES,
     mean_params,
     named_averages,
-    read_best,
     restore_params,
     steps,
 )

@@ -10,7 +10,8 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from seq2seq.config.tree import Config, flat_values, load_config
-from seq2seq.storage.run_files import read_best, steps
+from seq2seq.storage.best_checkpoint import read_best
+from seq2seq.storage.run_files import steps
 
 SAMPLE_FILE = re.compile(r"(\d+|average)(?:-([\w-]+))?\.txt", re.ASCII)
 SAMPLE = re.compile(r"source {4}(.*)\nreference (.*)\nmodel {5}(.*)\n")

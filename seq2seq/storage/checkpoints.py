@@ -1,8 +1,7 @@
 """Checkpoints of a training: saved and restored; the last k, the best and an average are kept.
 
-seq2seq/storage/run_files.py lists the files; BestCheckpoint (seq2seq/training/best_checkpoint.py)
-chooses the best one. The one idea: a checkpoint is written to a temporary directory, with the
-hashes of its files, and then renamed.
+run_files.py lists the files; best_checkpoint.py is about the best one. The one idea: a checkpoint
+is written to a temporary directory, with the hashes of its files, and then renamed.
 """
 
 import os
@@ -31,16 +30,15 @@ from seq2seq.files.temporaries import (
 from seq2seq.runtime import processes
 from seq2seq.runtime.devices import replicated
 from seq2seq.runtime.errors import CHECKPOINT, DIVERGED, OUTPUT, UserError
+from seq2seq.storage.best_checkpoint import read_best, repair_best, without_missing, write_best
 from seq2seq.storage.manifest import quarantine, write_manifest
 from seq2seq.storage.newest_step import newest_intact_step
 from seq2seq.storage.replicas.replica import Replica
 from seq2seq.storage.run_files import (
     mean_params,
-    read_best,
     restore_params,
     single_process_options,
     steps,
-    write_best,
 )
 from seq2seq.storage.sizes import megabytes, num_bytes
 
@@ -79,8 +77,8 @@ class Checkpoints:
         best.json, and deletes the old checkpoints. `wait` waits for it and comes before the next
         save.
 
-        data["best"] is the content of best.json: {"checkpoint": STEP, metric: value, "loss": loss}
-        or {}. Raises UserError(DIVERGED) if an array is not finite.
+        data["best"] is the content of best.json (BestCheckpoint.entry). Raises UserError(DIVERGED)
+        if an array is not finite.
         """
         check_finite(state, int(state.step))
         self._saving = self._thread.submit(self._save, host_copy(state), data)
@@ -100,7 +98,7 @@ class Checkpoints:
         items = {name: ocp.args.StandardSave(tree) for name, tree in arrays.items()}
         items["data"] = ocp.args.JsonSave({"format_version": FORMAT_VERSION, **data})
         self._write(self._directory / str(step), items, state)
-        self._write_best(data["best"])
+        write_best(self.run, data["best"])
         kept = self._delete_outdated(data["best"])
         self._log(f"saved step {step}")
         if self._replica is not None:
@@ -115,15 +113,6 @@ class Checkpoints:
         for old in existing - kept - in_use:
             self._delete_old(self._directory / str(old))
         return kept
-
-    def _write_best(self, best: dict[str, Any]) -> None:
-        try:
-            write_best(self.run, best)
-        except OSError as error:
-            raise UserError(
-                OUTPUT,
-                f"{self.run}/best.json could not be written: {error.strerror}; it is unchanged",
-            ) from None
 
     def _write(self, path: Path, items: dict[str, Any], tree: Any) -> None:
         try:
@@ -198,33 +187,14 @@ class Checkpoints:
                 "same command again; if it fails again, start over with --overwrite",
             ) from None
         data = migrate(restored["data"], self._directory / str(step))
-        self._repair_best(data)
+        existing = set(steps(self.run))
+        data["best"] = without_missing(data["best"], existing, self._log)
+        if processes.is_first():
+            averages = {"average"} if self.complete else set()
+            repair_best(self.run, data["best"], existing | averages, self._log)
         ema = restored["ema"] if like.ema is not None else None
         state = type(like)(params=restored["params"], ema=ema, **restored["rest"])
         return state, data
-
-    def _repair_best(self, data: dict[str, Any]) -> None:
-        """Reset data["best"] and best.json if they name a checkpoint that does not exist."""
-        best = data["best"].get("checkpoint")
-        if best not in {None, *steps(self.run)}:
-            self._log(
-                f"warning: the best checkpoint, {best}, is missing; the next one that is evaluated "
-                "becomes the best"
-            )
-            data["best"] = {}
-        if processes.is_first() and not self._best_is_valid():
-            write_best(self.run, data["best"])
-
-    def _best_is_valid(self) -> bool:
-        """Whether best.json is readable and names an existing checkpoint or none."""
-        try:
-            best = read_best(self.run).get("checkpoint")
-        except UserError:
-            self._log(
-                f"warning: {self.run}/best.json is damaged; it is restored from the checkpoint"
-            )
-            return False
-        return best in {None, *steps(self.run)} or (best == "average" and self.complete)
 
     def _newest_intact_step(self) -> int | None:
         step, damaged = newest_intact_step(self.run)
@@ -258,11 +228,11 @@ class Checkpoints:
         if self._replica is not None:
             self._replica.wait()
             self._delete_outdated(previous)
-        self._write_best(best)
+        write_best(self.run, best)
         try:
             self._write_params(self.run / "average", params)
         except UserError:
-            self._write_best(previous)
+            write_best(self.run, previous)
             raise
 
     def save_named_average(self, name: str, params: Any) -> None:
@@ -276,7 +246,7 @@ class Checkpoints:
     def discard_results(self, best: dict[str, Any]) -> None:
         """Delete scores.json and the average, which further training makes outdated, after writing
         best.json."""
-        self._write_best(best)
+        write_best(self.run, best)
         (self.run / "scores.json").unlink(missing_ok=True)
         self._delete(self.run / "average")
 

@@ -5,12 +5,11 @@ checkpoints/STEP/rest, data    optimizer, key and step; position in the data and
 checkpoints/NAME/params        the mean of chosen steps, written by scripts/checkpoints.py average
 average/params                 the mean of the last k checkpoints, written when training ends
 */MANIFEST.sha256              in each of these directories: the hashes of its files
-best.json                      the checkpoint with the best validation score, and that score
+best.json                      the checkpoint with the best validation score (best_checkpoint.py)
 """
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Iterable
 from math import prod
@@ -24,11 +23,10 @@ import numpy as np
 from seq2seq.config.tree import Config, load_config, save_config
 from seq2seq.data.tokenizers.tokenizer import Tokenizer
 from seq2seq.data.tokenizers.vocabulary import load_tokenizers, save_tokenizers, vocabulary_sha256
-from seq2seq.files.output_files import write_atomic
 from seq2seq.runtime import processes
 from seq2seq.runtime.errors import CHECKPOINT, OUTPUT, UserError
-from seq2seq.runtime.json_objects import json_object
 from seq2seq.runtime.memory import free_host_memory
+from seq2seq.storage.best_checkpoint import read_best, write_best
 from seq2seq.storage.manifest import damage, has_part, write_manifest
 
 if TYPE_CHECKING:
@@ -91,32 +89,6 @@ def _directories(run: Path, pattern: str) -> list[str]:
         for path in paths
         if re.fullmatch(pattern, path.name) and path.is_dir() and any(path.iterdir())
     ]
-
-
-def read_best(run: Path) -> dict[str, Any]:
-    """best.json: {"checkpoint": STEP or "average", metric: value, "loss": loss}; {} without an
-    evaluation.
-
-    Raises UserError(CHECKPOINT) if the file is damaged.
-    """
-    try:
-        best = json_object((run / "best.json").read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        return {}
-    except ValueError:
-        best = {"checkpoint": None}
-    if not isinstance(best.get("checkpoint", ""), int | str):
-        raise UserError(
-            CHECKPOINT,
-            f"{run}/best.json is damaged: expected a JSON object that names a checkpoint; "
-            "delete it (best then means latest) or use --checkpoint=latest",
-        )
-    return best
-
-
-def write_best(run: Path, best: dict[str, Any]) -> None:
-    """Replace best.json atomically."""
-    write_atomic(run / "best.json", json.dumps(best) + "\n")
 
 
 def current_name(run: Path, checkpoint: str) -> str:

@@ -30,9 +30,8 @@ from seq2seq.data.metrics import (
 from seq2seq.data.tokens.pairs import Pairs
 from seq2seq.runtime import processes
 from seq2seq.runtime.streams import write_stored
+from seq2seq.storage.best_checkpoint import BestCheckpoint, read_best
 from seq2seq.storage.run import Run
-from seq2seq.storage.run_files import read_best
-from seq2seq.training.best_checkpoint import BestCheckpoint
 from seq2seq.training.inputs import Data
 from seq2seq.training.loss import LossSums
 from seq2seq.training.parallel import split_rows

@@ -20,8 +20,8 @@ from seq2seq.data.tokens.pairs import Pairs
 from seq2seq.data.tokens.training_pairs import TrainingPairs
 from seq2seq.runtime.errors import DATA, UserError
 from seq2seq.runtime.logs import throttled
-from seq2seq.storage.run_json import intact_facts
 from seq2seq.storage.run import Run
+from seq2seq.storage.run_json import intact_facts
 
 
 class Corpora(NamedTuple):

@@ -1,4 +1,4 @@
-"""Restores the content of a checkpoint: the state, the best score and the position in the data.
+"""Restores the content of a checkpoint: the state of a training and the position in the data.
 
 train.py calls these functions in order.
 """
@@ -18,7 +18,6 @@ from seq2seq.storage.checkpoints import Checkpoints
 from seq2seq.storage.replicas.remote_model import model_directory
 from seq2seq.storage.resume_policy import data_change_message
 from seq2seq.storage.run import Run
-from seq2seq.training.best_checkpoint import BestCheckpoint
 from seq2seq.training.inputs import Data
 from seq2seq.training.step import TrainState
 
@@ -51,27 +50,6 @@ def initial_params(config: Config, run: Run) -> Any:
     params = load_params(model_directory(init_from), "best")
     run.log(f"started from the parameters of {init_from}")
     return params
-
-
-def restore_best(
-    best: BestCheckpoint, stored: dict[str, Any], config: Config, run: Run, data: Data
-) -> None:
-    """Restore the best score and the evaluations since; they are reset if the validation data has
-    changed, or the number of its sentences that are translated for the best_metric."""
-    best.restore(stored)
-    training = config.training
-    if stored["files"].get("valid") != data.files.get("valid"):
-        changed = "the validation data"
-    elif (
-        training.best_metric != "loss"
-        # Earlier versions did not store it.
-        and stored.get("eval_sentences", training.eval_sentences) != training.eval_sentences
-    ):
-        changed = "training.eval_sentences"
-    else:
-        return
-    run.log(f"warning: {changed} has changed: the best score is reset")
-    best.reset()
 
 
 def restored_progress(

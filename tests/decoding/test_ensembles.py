@@ -13,8 +13,9 @@ from seq2seq.config.tree import load_config, save_config
 from seq2seq.decoding.ensembles import members_of, normalized_weights, open_ensemble
 from seq2seq.decoding.translator import Translator
 from seq2seq.runtime.errors import CHECKPOINT, CONFIGURATION, UserError
+from seq2seq.storage.best_checkpoint import write_best
 from seq2seq.storage.manifest import write_manifest
-from seq2seq.storage.run_files import params_directory, restore_params, write_best
+from seq2seq.storage.run_files import params_directory, restore_params
 from tests.support.models.tiny_tokenizers import write_multilingual_run
 from tests.support.tiny import write_run
 

@@ -20,11 +20,11 @@ from seq2seq.runtime import processes
 from seq2seq.runtime.errors import CHECKPOINT, CONFIGURATION, OUTPUT, UserError
 from seq2seq.runtime.signals import Stopped
 from seq2seq.storage import checkpoints, manifest
+from seq2seq.storage.best_checkpoint import BestCheckpoint, read_best, write_best
 from seq2seq.storage.checkpoints import Checkpoints
 from seq2seq.storage.run import Run
-from seq2seq.storage.run_files import check_fits_host, read_best, steps, write_best
+from seq2seq.storage.run_files import check_fits_host, steps
 from seq2seq.storage.writes import append_line
-from seq2seq.training.best_checkpoint import BestCheckpoint
 from seq2seq.training.step import TrainState
 from tests.support.event_files import tensorboard_points
 from tests.support.forked import call_forked

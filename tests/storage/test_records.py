@@ -12,9 +12,9 @@ from seq2seq.config.tree import load_config
 from seq2seq.runtime import processes
 from seq2seq.runtime.errors import CHECKPOINT, DATA, OUTPUT, UserError
 from seq2seq.runtime.signals import Stopped
+from seq2seq.storage.best_checkpoint import read_best
 from seq2seq.storage.manifest import has_part
 from seq2seq.storage.metrics import metrics_until
-from seq2seq.storage.run_files import read_best
 from seq2seq.storage.run_json import commit, read_facts
 from seq2seq.storage.sizes import disk_forecast
 from seq2seq.training.progress import with_profile

@@ -7,10 +7,11 @@ import numpy as np
 import pytest
 
 from seq2seq.runtime.errors import CHECKPOINT, UserError
+from seq2seq.storage.best_checkpoint import read_best, write_best
 from seq2seq.storage.checkpoints import Checkpoints
 from seq2seq.storage.manifest import FIRST, listed_files
 from seq2seq.storage.newest_step import newest_intact_step
-from seq2seq.storage.run_files import mean_params, read_best, steps, write_best
+from seq2seq.storage.run_files import mean_params, steps
 from seq2seq.training.step import TrainState
 
 

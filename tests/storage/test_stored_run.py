@@ -19,7 +19,8 @@ from seq2seq.config.flag import define_config, parsed_config
 from seq2seq.decoding.translator import Translator
 from seq2seq.pretrained.models import load_params
 from seq2seq.runtime.errors import UserError
-from seq2seq.storage.run_files import read_best, steps
+from seq2seq.storage.best_checkpoint import read_best
+from seq2seq.storage.run_files import steps
 from tests.support.runs import run_training
 
 DATA = Path(__file__).parent / "data"

@@ -13,7 +13,7 @@ import jax
 
 from seq2seq.config.data_config import DataConfig
 from seq2seq.config.tree import Config, TrainingConfig
-from seq2seq.storage.run_files import read_best, write_best
+from seq2seq.storage.best_checkpoint import read_best, write_best
 from tests.support.models.bag_of_words import MODEL
 from tests.support.pairwise import pairwise_rows
 from tests.support.runs import scratch, train_cheaply

@@ -14,9 +14,9 @@ from seq2seq.data.corpora.corpus import Corpus, Origin
 from seq2seq.data.corpora.counts import Counts
 from seq2seq.data.metrics import bleu
 from seq2seq.data.tokens.pairs import Pairs, ragged
+from seq2seq.storage.best_checkpoint import BestCheckpoint
 from seq2seq.storage.run import Run
 from seq2seq.training import evaluate
-from seq2seq.training.best_checkpoint import BestCheckpoint
 from seq2seq.training.evaluate import (
     Evaluator,
     held_out_loss,
@@ -119,9 +119,8 @@ def test_of_equal_scores_the_lower_loss_is_better_and_bleu_of_0_is_a_warning(
     log = (tmp_path / "run" / "train.log").read_text().splitlines()
     assert [line.split(":")[0] for line in log[::2]] == ["validation of 1"] + ["warning"] * 5
     assert "chrf 0," in log[0] and "BLEU is 0 although chrF is not" in log[2]
-    evaluator.best.restore(
-        {"best": {"checkpoint": 3, "bleu": 0.0}, "without_improvement": 3, "evaluated_step": 6}
-    )
+    stored = {"best": {"checkpoint": 3, "bleu": 0.0}, "without_improvement": 3, "evaluated_step": 6}
+    evaluator.best.restore({**stored, "files": {}}, {}, 0, print)
     evaluator.evaluate(7, 7, (9.0, WRONG))  # earlier versions did not store the loss
     assert evaluator.best.entry["checkpoint"] == 7
 
@@ -187,7 +186,7 @@ def test_the_best_checkpoint_is_restored_from_json(make_evaluator):
     evaluator.best.reset()
     assert not evaluator.best.entry
     restored = BestCheckpoint("loss")
-    restored.restore(stored)
+    restored.restore({**stored, "files": {}}, {}, 0, print)
     assert restored.entry["checkpoint"] == 1
     assert (restored.without_improvement, restored.evaluated_step) == (1, 2)
 

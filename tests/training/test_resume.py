@@ -7,7 +7,6 @@ from copy import deepcopy
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from types import SimpleNamespace
 
 import jax
 import numpy as np
@@ -21,14 +20,14 @@ from seq2seq.pretrained.models import find_params, load_params
 from seq2seq.runtime.errors import CHECKPOINT, CONFIGURATION, DATA, DIVERGED, OUTPUT, UserError
 from seq2seq.runtime.signals import Stopped
 from seq2seq.scripts.pages.run_records import training_seconds
+from seq2seq.storage.best_checkpoint import BestCheckpoint
 from seq2seq.storage.checkpoints import Checkpoints
 from seq2seq.storage.newest_step import stored_data
 from seq2seq.storage.run import Run
 from seq2seq.storage.run_files import steps
 from seq2seq.training import trainer
-from seq2seq.training.best_checkpoint import BestCheckpoint
 from seq2seq.training.dry_run import dry_run
-from seq2seq.training.resume import changed_files, restore_best
+from seq2seq.training.resume import changed_files
 from tests.support.runs import (
     change_metadata,
     run_config,
@@ -106,7 +105,6 @@ def test_scores_of_other_sentences_are_not_compared():
     for its best score. Other training data does not change the score of a checkpoint."""
     assert stored_data(whole_run(), 12)["eval_sentences"] == run_config().training.eval_sentences
     files, lines = {"train": {"a.tsv": "45"}, "valid": {"dev.tsv": "0123"}}, []
-    run, data = SimpleNamespace(log=lines.append), SimpleNamespace(files=files)
     other_valid, other_train = (files | {part: {"b.tsv": "67"}} for part in ("valid", "train"))
     entry = {"checkpoint": 4, "chrf": 14.0, "loss": 3.0}
     stored = {"best": entry, "without_improvement": 1, "evaluated_step": 4, "files": files}
@@ -120,9 +118,8 @@ def test_scores_of_other_sentences_are_not_compared():
         ("chrf", {"files": other_valid, "eval_sentences": 0}, "the validation data"),
         ("loss", {"files": other_valid}, "the validation data"),
     ):
-        config = run_config(training__eval_sentences=0, training__best_metric=metric)
         best = BestCheckpoint(metric)
-        restore_best(best, stored | before, config, run, data)
+        best.restore(stored | before, files, 0, lines.append)
         assert best.entry == ({} if changed else entry)
         assert (
             lines == [f"warning: {changed} has changed: the best score is reset"][: bool(changed)]

@@ -12,11 +12,11 @@ from seq2seq.files.temporaries import delete_directory, temporary_directory
 from seq2seq.runtime.errors import CHECKPOINT, UserError
 from seq2seq.runtime.logs import no_log
 from seq2seq.runtime.paths import working_copy
+from seq2seq.storage.best_checkpoint import read_best
 from seq2seq.storage.manifest import NAME as MANIFEST
 from seq2seq.storage.manifest import damage
 from seq2seq.storage.replicas.download import download_file, download_listed, is_intact_copy
 from seq2seq.storage.replicas.names import Objects, directories_of, steps_among
-from seq2seq.storage.run_files import read_best
 
 VERSIONS = ".objects.json"  # in the local copy: name → version of the object that was downloaded
 PARTS = "params", "ema"  # of a checkpoint

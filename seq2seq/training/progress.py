@@ -1,6 +1,5 @@
 """Progress of training: the report at its start, its limits, log lines, and a profile of steps."""
 
-import math
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -20,7 +19,7 @@ from seq2seq.runtime.precision import precision_hint
 from seq2seq.storage.run import Run
 from seq2seq.storage.writes import refuse_link, warn_on_write_error
 from seq2seq.training.memory_check import size_hint
-from seq2seq.training.nonfinite_steps import NonfiniteSteps
+from seq2seq.training.nonfinite_report import NonfiniteReport, is_finite
 from seq2seq.training.parameters import num_frozen
 from seq2seq.training.step import Metrics, TrainState, TrainStep
 
@@ -126,7 +125,7 @@ class Progress:
     ):
         """`step` is the number of steps done; `locate` lists the pairs of a batch as file:line."""
         self._run, self._config, self._stopwatch = run, config, stopwatch
-        self._first, self._nonfinite = step + 1, NonfiniteSteps(run, config, locate)
+        self._first, self._nonfinite = step + 1, NonfiniteReport(run, config, locate)
         self._durations: list[float] = []  # of single steps, seconds
         self.restart()
 
@@ -143,10 +142,10 @@ class Progress:
         training.skip_nonfinite such steps in a row.
         """
         values = {name: float(value) for name, value in jax.device_get(metrics).items()}
-        if not (math.isfinite(values["loss"]) and math.isfinite(values["gradient_norm"])):
-            self._nonfinite.report(step, values, position)
+        if not is_finite(values):
+            self._nonfinite.add(step, values, position)
             return
-        self._nonfinite.in_a_row = 0
+        self._nonfinite.end_row()
         self._tokens += values.pop("tokens")
         self._steps += 1
         now = perf_counter()

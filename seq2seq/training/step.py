@@ -8,7 +8,7 @@ Axes: M micro-batches · B rows of a device · S source · T target.
    the number of devices or micro-batches.
 4. The optimizer updates the parameters. If the loss or the gradient is not finite, the step is
    skipped: only the number of steps changes. Too many in a row end a training
-   (seq2seq/training/nonfinite_steps.py).
+   (seq2seq/training/nonfinite_report.py).
 """
 
 from collections.abc import Callable

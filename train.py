@@ -25,6 +25,7 @@ from seq2seq.storage.run import Run
 from seq2seq.training import compile_for, dry_run, evaluate, inputs, resume, vocabulary
 from seq2seq.training.flags import define_flags
 from seq2seq.training.memory_check import explain_failure
+from seq2seq.training.parts import TrainingParts
 from seq2seq.training.run_session import open_run
 from seq2seq.training.trainer import Trainer
 
@@ -119,15 +120,15 @@ def resume_or_start(config: Config, run: Run, data: inputs.Data, stop: StopFlag)
     translator = Translator(
         [config.model], data.tokenizers, config.decoding, control=control, data=config.data
     )
-    trainer = Trainer(config, run, data, translator, stop)  # 6
-    state, stored = resume.restore_state(trainer.fresh_state, trainer.checkpoints, config, run)  # 7
+    parts = TrainingParts(config, run, data, translator, stop)  # 6
+    state, stored = resume.restore_state(parts.fresh_state, parts.checkpoints, config, run)  # 7
     if stored is not None:
-        best, sentences = trainer.evaluator.best, config.training.eval_sentences
+        best, sentences = parts.evaluator.best, config.training.eval_sentences
         best.restore(stored, data.files, sentences, run.log)  # 8
     position, seconds = resume.restored_progress(stored, config, run, data)  # 9
     if stored is not None:
         run.log(f"resumed at step {int(state.step)}")
-    trainer.begin(state, position, seconds)
+    trainer = Trainer(parts, state, position, seconds)
     run.open_metrics(trainer.step, trainer.recorded_steps)  # 10
     return trainer
 

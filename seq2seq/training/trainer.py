@@ -5,38 +5,31 @@ The devices do not wait for the host: a thread makes and places the next batches
 checkpoints.
 """
 
-from contextlib import closing, suppress
-from functools import partial
+from contextlib import closing
 from typing import Any
 
 import jax
 
-from seq2seq.config.tree import Config
-from seq2seq.data.batching.batches import DataPosition, own_rows
+from seq2seq.data.batching.batches import DataPosition
 from seq2seq.data.batching.packing import Batch
-from seq2seq.model.kinds import make_model
 from seq2seq.runtime import processes
 from seq2seq.runtime.devices import wait_on_cpu
 from seq2seq.runtime.errors import OUTPUT, UserError
 from seq2seq.runtime.prefetch import Prefetched
-from seq2seq.runtime.signals import Status, StopFlag, Stopped
-from seq2seq.storage.checkpoints import Checkpoints
-from seq2seq.storage.run import Run
+from seq2seq.runtime.signals import Status, Stopped
 from seq2seq.storage.sizes import disk_forecast
-from seq2seq.training.evaluate import EvaluationTranslator, Evaluator
-from seq2seq.training.inputs import Data, training_batches
-from seq2seq.training.memory_check import check_state, with_memory_check
-from seq2seq.training.optimizer import learning_rate_schedule, make_optimizer
+from seq2seq.training.memory_check import with_memory_check
+from seq2seq.training.optimizer import learning_rate_schedule
 from seq2seq.training.parallel import (
     local_copy,
     parallel_train_step,
     place_batch,
     place_state,
-    pmap_eval_step,
     split_rows,
 )
+from seq2seq.training.parts import TrainingParts
 from seq2seq.training.progress import Progress, Stopwatch, announce, reached_limit, with_profile
-from seq2seq.training.step import TrainState, init_state, make_train_step
+from seq2seq.training.step import TrainState, make_train_step
 
 BatchStream = Prefetched[tuple[DataPosition, Batch, DataPosition]]  # Batches.iterate
 
@@ -45,7 +38,7 @@ LAST_BATCH_SECONDS = 10.0
 
 
 class Trainer:
-    """Trains a model from the state that `begin` sets, a fresh or a restored one.
+    """Trains a model from its `state`, a fresh or a restored one, to the end.
 
     The state of training is `state` (parameters, optimizer, key), `step` (the number of steps
     done), `position` (of the next batch), `evaluator.best` and `stopwatch`; a checkpoint stores all
@@ -53,36 +46,28 @@ class Trainer:
     """
 
     def __init__(
-        self,
-        config: Config,
-        run: Run,
-        data: Data,
-        translator: EvaluationTranslator,
-        stop: StopFlag,
+        self, parts: TrainingParts, state: TrainState, position: DataPosition, seconds: float
     ):
-        """Raises UserError(CONFIGURATION) if the state does not fit into memory."""
-        training = config.training
-        self.config, self.run, self.data, self.stop = config, run, data, stop
-        self.translator = translator
-        self.model = make_model(config.model)
-        self.optimizer = make_optimizer(training, config.model.d_model, config.model.weights_dtype)
-        parts = jax.device_count() * training.accumulate
-        rows = own_rows(config.rows_per_batch, parts, processes.index(), processes.count())
-        self.batches = training_batches(config, data, rows)
-        eval_step = stop.polled(pmap_eval_step(self.model, training))
-        self.evaluator = Evaluator(config, run, data.valid, eval_step, translator)
-        self.checkpoints = Checkpoints(
-            run.path, training.keep, training.checkpoint_every, run.log, run.replica
-        )
-        self.fresh_state = partial(init_state, self.model, self.optimizer, training)
-        check_state(jax.eval_shape(self.fresh_state, None), config)
-
-    def begin(self, state: TrainState, position: DataPosition, seconds: float) -> None:
-        """Set the state, the position in the data and the seconds of training so far. Call this
-        before `train`."""
-        self.stopwatch = Stopwatch(seconds)
+        """`position` is that of the next batch, `seconds` is the time of training so far."""
+        config, training = parts.config, parts.config.training
+        self.config, self.run, self.data, self.stop = config, parts.run, parts.data, parts.stop
+        self.model, self.translator, self.batches = parts.model, parts.translator, parts.batches
+        self.evaluator, self.checkpoints = parts.evaluator, parts.checkpoints
         self.start_step = self.saved_step = self.step = int(state.step)
         self.state, self.position = place_state(state), position
+        self.stopwatch = Stopwatch(seconds)
+        step = parallel_train_step(make_train_step(self.model, parts.optimizer, training))
+        self._train_step = with_profile(
+            with_memory_check(step, config),
+            training.profile,
+            self.run.path / "profile",
+            self.step,
+        )
+        self._learning_rate = jax.jit(learning_rate_schedule(training, config.model.d_model))
+        self._progress = Progress(
+            self.run, training, self.step, self._pair_locations, self.stopwatch
+        )
+        # The step that is not reported yet, its metrics, and the position of its batch.
         self._running: tuple[int, dict[str, jax.Array], DataPosition] | None = None
 
     def train(self) -> None:
@@ -101,26 +86,26 @@ class Trainer:
         raise_if_stopped(self.stop.agreed_status(stream.ready))
         announce(self.config, self.run, self.batches, self.position)
         self._log_disk_forecast()
-        self._prepare_steps()
         was_complete = self.checkpoints.complete
-        if not was_complete:
-            self._evaluate_if_due()
-        while self._continues(stream):
-            self._do_step(stream)
-            self._evaluate_if_due()
-            self.stopwatch.update()
-            self._save_if_due()
+        self._do_steps(stream, evaluates_first=not was_complete)
         stream.close()
-        self._finish_step()
-        self._finish_save()
-        if self.saved_step < self.step:
-            self._start_save()
-            processes.run_on_first("the checkpoint", self.checkpoints.wait)
+        self._save_last_step()
         raise_if_stopped(self.stop.agreed_status())
         if was_complete and self.step == self.start_step:
             self.run.log(f"already complete at step {self.step}")
         else:
             self._complete()
+
+    def _do_steps(self, stream: BatchStream, evaluates_first: bool) -> None:
+        """Train until a limit is reached or a signal is received."""
+        self._progress.restart()
+        is_interrupted = evaluates_first and self._evaluate_if_due()
+        while not is_interrupted and self._continues(stream):
+            self._do_step(stream)
+            is_interrupted = self._evaluate_if_due()
+            self.stopwatch.update()
+            self._save_if_due()
+        self._finish_step()
 
     def _continues(self, stream: BatchStream) -> bool:
         """Whether to do another step: all processes have a batch, and none a signal or a limit.
@@ -145,19 +130,6 @@ class Trainer:
     def _log_disk_forecast(self) -> None:
         message, fits = disk_forecast(self.run.path, self.state, self.config.training.keep)
         self.run.log(message if fits else f"warning: {message}")
-
-    def _prepare_steps(self) -> None:
-        """Make the training step and the progress report."""
-        config, training = self.config, self.config.training
-        step = parallel_train_step(make_train_step(self.model, self.optimizer, training))
-        checked = with_memory_check(step, config)
-        self._train_step = with_profile(
-            checked, training.profile, self.run.path / "profile", self.step
-        )
-        self._learning_rate = jax.jit(learning_rate_schedule(training, config.model.d_model))
-        self._progress = Progress(
-            self.run, training, self.step, self._pair_locations, self.stopwatch
-        )
 
     def _place(self, batch: Batch) -> Batch:
         """[rows, …] → [devices, micro-batches, B, …], on the devices of this process."""
@@ -196,17 +168,19 @@ class Trainer:
     def _evaluation_is_due(self) -> bool:
         return self.step % self.config.training.eval_every == 0
 
-    def _evaluate_if_due(self) -> None:
-        """Evaluate every training.eval_every steps, once per step.
-
-        If a signal interrupts the evaluation, the resumed run repeats it.
-        """
-        if self._evaluation_is_due():
-            self._finish_step()
-            self._finish_save()
-            with suppress(Stopped):
-                self._evaluate()
-            self._progress.restart()
+    def _evaluate_if_due(self) -> bool:
+        """Evaluate every training.eval_every steps, once per step; returns whether a signal has
+        interrupted the evaluation. The resumed run repeats it."""
+        if not self._evaluation_is_due():
+            return False
+        self._finish_step()
+        self._finish_save()
+        try:
+            self._evaluate()
+        except Stopped:
+            return True
+        self._progress.restart()
+        return False
 
     @property
     def recorded_steps(self) -> dict[str, int]:
@@ -233,6 +207,13 @@ class Trainer:
             self._finish_step()
             self._finish_save()
             self._start_save()
+
+    def _save_last_step(self) -> None:
+        """Wait for the end of the last save; save the last step too."""
+        self._finish_save()
+        if self.saved_step < self.step:
+            self._start_save()
+            processes.run_on_first("the checkpoint", self.checkpoints.wait)
 
     def _finish_save(self) -> None:
         """Wait for the end of the last save.

@@ -7,7 +7,7 @@ import importlib
 
 POINTS = {
     "data": "seq2seq.train:prepare_data",  # the training data is read and encoded
-    "fresh state": "seq2seq.training.trainer:init_state",
+    "fresh state": "seq2seq.training.parts:init_state",
     "announce": "seq2seq.training.trainer:announce",  # the state is restored, no step is done
     "loss": "seq2seq.training.step:loss_sums",  # called while the training step is traced
     "step": "seq2seq.training.trainer:Trainer._do_step",  # before each training step

@@ -6,7 +6,7 @@ from functools import cache
 from unittest import mock
 
 from seq2seq.config.tree import TrainingConfig
-from seq2seq.training import dry_run, step, trainer
+from seq2seq.training import dry_run, parts, step, trainer
 from seq2seq.training.optimizer import learning_rate_schedule
 
 SHARED = {}
@@ -25,11 +25,12 @@ def shared_steps():
         replacements = {
             "make_train_step": shared(trainer.make_train_step),
             "parallel_train_step": compiled_once(trainer.parallel_train_step),
-            "pmap_eval_step": shared(trainer.pmap_eval_step),
             "learning_rate_schedule": shared_schedule,
         }
         for name, replacement in replacements.items():
             stack.enter_context(mock.patch.object(trainer, name, replacement))
+        eval_step = shared(parts.pmap_eval_step)
+        stack.enter_context(mock.patch.object(parts, "pmap_eval_step", eval_step))
         dry_run_steps = {
             "make_train_step": replacements["make_train_step"],
             "pmap_train_step": replacements["parallel_train_step"],

@@ -100,9 +100,9 @@ def test_a_model_that_does_not_fit_is_refused_before_its_state_is_made(
     config, tmp_path, monkeypatch
 ):
     monkeypatch.setattr(memory_check, "free_memory", lambda: 5_000)
-    monkeypatch.setattr("seq2seq.training.trainer.init_state", None)  # fails if it is called
+    monkeypatch.setattr("seq2seq.training.parts.init_state", None)  # fails if it is called
     monkeypatch.setattr(
-        "seq2seq.training.trainer.partial", lambda *_: lambda params: jnp.zeros(3_000)
+        "seq2seq.training.parts.partial", lambda *_: lambda params: jnp.zeros(3_000)
     )
     with pytest.raises(UserError, match="the parameters and the optimizer need"):
         run_training(tmp_path / "run", config)

@@ -10,6 +10,7 @@ import numpy as np
 
 from seq2seq.storage import checkpoints
 from seq2seq.storage.run_files import restore_params, steps
+from seq2seq.training import trainer
 from seq2seq.training.trainer import Trainer
 from tests.support.runs import run_config, stopped_run, train_cheaply
 
@@ -20,17 +21,14 @@ def test_steps_continue_while_a_checkpoint_is_written_and_do_not_change_it(tmp_p
     stopped = stopped_run()  # made before the replacements, which it would wait for
     started, write, seen = threading.Condition(), checkpoints.Checkpoints._write, []
     count = 0
-    do_step, prepare = Trainer._do_step, Trainer._prepare_steps
+    do_step = Trainer._do_step
 
-    def guarded(self):
-        prepare(self)
-        step = self._train_step
-
+    def guarded(step, *_):
         def without_transfer(*arguments):
             with jax.transfer_guard("disallow"):
                 return step(*arguments)
 
-        self._train_step = without_transfer
+        return without_transfer
 
     def counted(self, *arguments):
         nonlocal count
@@ -45,7 +43,7 @@ def test_steps_continue_while_a_checkpoint_is_written_and_do_not_change_it(tmp_p
                 seen.append(started.wait_for(lambda: count == 4, timeout=30))
         write(self, path, *arguments)
 
-    monkeypatch.setattr(Trainer, "_prepare_steps", guarded)
+    monkeypatch.setattr(trainer, "with_profile", guarded)
     monkeypatch.setattr(Trainer, "_do_step", counted)
     monkeypatch.setattr(checkpoints.Checkpoints, "_write", slow)
     train_cheaply(tmp_path / "run", run_config(training__num_steps=6))

@@ -14,8 +14,8 @@ from seq2seq.model.attention import causal_mask
 from seq2seq.model.cache import ancestry_mask, empty_caches
 from seq2seq.model.config import ModelConfig
 from seq2seq.model.layers import Embedding
+from seq2seq.model.search.arguments import SearchOptions, Targets
 from seq2seq.model.search.beam_search import beam_search
-from seq2seq.model.search.rules import make_rules
 from seq2seq.model.transformer import Stack, default_positions
 
 START, END, EQUALS, FIRST, DIGITS, BEAMS = 1, 2, 3, 4, 4, 2  # a digit is FIRST … FIRST + 9
@@ -65,12 +65,12 @@ def main() -> float:
     state = optimizer.init(params)
     for batch in np.split(train[: 64 * 400], 400):
         params, state = update(params, state, batch)
-    rows, length = test.shape
+    (rows, length), prefix = test.shape, (jnp.array(test), jnp.full(len(test), DIGITS + 1))
     hypotheses = jax.jit(lambda params: beam_search(
         lambda *inputs: model.apply(params, *inputs, method="step"),
         empty_caches(CONFIG, rows, length, BEAMS),
-        jnp.full(rows, START), jnp.full(rows, length), beam_size=BEAMS, max_length=length,
-        end_id=END, rules=make_rules(END, prefix=(jnp.array(test), jnp.full(rows, DIGITS + 1))),
+        Targets(jnp.full(rows, START), jnp.full(rows, length), prefix=prefix),
+        SearchOptions(max_length=length, end_id=END, beam_size=BEAMS),
     ))(params)  # fmt: skip
     return float((hypotheses.tokens[:, 0] == test).all(axis=1).mean())
 

@@ -10,6 +10,7 @@ from itertools import pairwise, product
 import jax.numpy as jnp
 import numpy as np
 
+from seq2seq.model.search.arguments import SearchOptions, Targets
 from seq2seq.model.search.beam_search import beam_search
 
 WORDS = ["<s>", "</s>", "the", "a", "dog", "cat", "bird", "sees", "hears", "sleeps"]
@@ -56,11 +57,9 @@ def main() -> tuple[float, float, str]:
         before = jnp.take_along_axis(before, parents, axis=1)  # of the slot that each continues
         return jnp.asarray(table)[before, tokens], tokens
 
-    hypotheses = beam_search(
-        step, jnp.full((1, BEAMS), START), start_tokens=jnp.array([START]),
-        limits=jnp.array([LIMIT]), beam_size=BEAMS, max_length=LIMIT, end_id=END, alpha=ALPHA,
-        nbest=NBEST,
-    )  # fmt: skip
+    targets = Targets(start_tokens=jnp.array([START]), limits=jnp.array([LIMIT]))
+    options = SearchOptions(LIMIT, END, beam_size=BEAMS, nbest=NBEST, alpha=ALPHA)
+    hypotheses = beam_search(step, jnp.full((1, BEAMS), START), targets, options)
     words = [START, *range(END + 1, len(WORDS))]
     every = [(*sentence, END) for n in range(LIMIT) for sentence in product(words, repeat=n)]
     scores = [log_prob(table, sentence) / ((5 + len(sentence)) / 6) ** ALPHA for sentence in every]

@@ -19,7 +19,8 @@ from seq2seq.decoding.engine.programs import compiled
 from seq2seq.decoding.engine.teacher_forcing import scoring_program
 from seq2seq.model.config import ModelConfig
 from seq2seq.model.kinds import make_model
-from seq2seq.model.search.rules import RuleOptions
+from seq2seq.model.search.arguments import SearchOptions
+from seq2seq.model.search.scoring import GivenPairs
 from seq2seq.model.search.translate import Request
 from seq2seq.training.optimizer import make_optimizer
 from seq2seq.training.parallel import pmap_train_step
@@ -167,10 +168,11 @@ def test_fusions_change_searches_and_scores_by_rounding_only():
     lengths = random.integers(9, 33, shape).astype(np.int32)
     request = Request(sources, lengths, limits=lengths)
     numbers = np.arange(sources[..., 0].size, dtype=np.int32).reshape(shape)
+    request = request._replace(numbers=numbers)
     for name, options in SEARCHES.items():
         engine = Engine([config], options)
         program = compiled(engine._program(32))
-        compare(name, program, ([variables], request, numbers, engine._values))
-    program = scoring_program((make_model(config),), RuleOptions())
-    targets = sources[..., :24], lengths - 8
-    compare("scoring", program, ((variables,), None, sources, lengths, *targets, None))
+        compare(name, program, ([variables], request, engine._values))
+    program = scoring_program((make_model(config),), SearchOptions(0, config.end_id))
+    pairs = GivenPairs(sources, lengths, sources[..., :24], lengths - 8)
+    compare("scoring", program, ((variables,), None, pairs, None))

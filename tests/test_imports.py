@@ -49,7 +49,7 @@ ALLOWED = {
 ORDERED_FOLDERS = {
     "model": ("", "search"),
     "data": ("", "korean", "corpora", "tokenizers", "tokens", "batching"),
-    "decoding": ("results", "engine", "", "command"),
+    "decoding": ("results", "search_options", "engine", "", "command"),
 }
 
 

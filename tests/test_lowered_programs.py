@@ -18,7 +18,8 @@ from seq2seq.data.batching.packing import Batch
 from seq2seq.decoding.engine.engine import Engine
 from seq2seq.decoding.engine.programs import compiled
 from seq2seq.decoding.engine.teacher_forcing import scoring_program
-from seq2seq.model.search.rules import NO_RULES
+from seq2seq.model.search.arguments import SearchOptions
+from seq2seq.model.search.scoring import GivenPairs
 from seq2seq.model.search.translate import Request
 from seq2seq.model.transformer import Transformer
 from seq2seq.training.optimizer import make_optimizer
@@ -84,11 +85,11 @@ def traced(program, dtype):
         return traced_by_pmap(step, variables["params"], batch_of(3))
     if program == "scoring":
         weights = np.float32([0.3, 0.7])
-        run = scoring_program((model, model), NO_RULES)
-        return run.trace([variables] * 2, weights, *sources, *sources, None)
+        run = scoring_program((model, model), SearchOptions(0, model.config.end_id))
+        return run.trace([variables] * 2, weights, GivenPairs(*sources, *sources), None)
     engine = Engine([model.config], SEARCHES[program])
-    request = Request(*sources, limits=integers(6))
-    return compiled(engine._program(16)).trace([variables], request, integers(6), engine._values)
+    request = Request(*sources, limits=integers(6), numbers=integers(6))
+    return compiled(engine._program(16)).trace([variables], request, engine._values)
 
 
 @cache

@@ -19,8 +19,9 @@ from seq2seq.config.decoding_config import DecodingConfig
 from seq2seq.decoding.engine.engine import Engine
 from seq2seq.decoding.results import Source
 from seq2seq.model.config import ModelConfig
+from seq2seq.model.search.arguments import SearchOptions
 from seq2seq.model.search.hypotheses import Hypotheses
-from seq2seq.model.search.translate import Request, Search, translate
+from seq2seq.model.search.translate import Request, translate
 from seq2seq.model.transformer import Transformer
 from seq2seq.training.parameters import init_params
 
@@ -31,10 +32,11 @@ def search_program(
     config: ModelConfig, beams: int, max_length: int, lanes: int
 ) -> Callable[..., Hypotheses]:
     """The jitted (variables, request) → Hypotheses of one device."""
-    model, search = Transformer(config), Search(beam_size=beams)
+    model = Transformer(config)
+    options = SearchOptions(max_length, config.end_id, beam_size=beams)
 
     def run(variables, request):
-        return translate([(model, variables)], request, search, max_length, lanes)
+        return translate([(model, variables)], request, options, lanes)
 
     return jax.jit(run)
 

@@ -18,7 +18,8 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
-from ..checks import check_choice, check_sentences, checked_rules, checked_step
+from ..checks import check_choice, check_sentences, checked_step
+from .arguments import Rules, SearchOptions, Targets
 from .candidates import candidates, logsumexp
 from .hypotheses import (
     Finished,
@@ -28,7 +29,6 @@ from .hypotheses import (
     SearchState,
     first_live,
     idle_search,
-    length_penalty,
     merge_finished,
     no_finished,
     store_finished,
@@ -36,7 +36,7 @@ from .hypotheses import (
     token_history,
     walk_back,
 )
-from .rules import Rules
+from .rules import make_rules
 
 # (tokens [B, N], state, t [B], parents [B, N], ancestry [B, N, T]) → (logits [B, N, V], state)
 Step = Callable[[Array, Any, Array, Array, Array], tuple[Array, Any]]
@@ -61,23 +61,6 @@ class Queue(NamedTuple):
     load: Load
 
 
-class Options(NamedTuple):
-    """The arguments of `beam_search` that each step uses."""
-
-    beam_size: int
-    max_length: int
-    end_id: int
-    alpha: float | Array
-    power_penalty: bool
-    nbest: int
-    rules: Rules | None
-    horizon: int
-    stop: str = "exact"
-
-    def penalty(self, length: Int[Array, " B"]) -> Float[Array, " B"]:
-        return length_penalty(length, self.alpha, self.power_penalty)
-
-
 class Continuations(NamedTuple):
     """The best continuations of each lane's live hypotheses by one token, best first."""
 
@@ -89,38 +72,26 @@ class Continuations(NamedTuple):
 def beam_search(
     step: Step,
     state: Any,
-    start_tokens: Int[Array, " Q"],
-    limits: Int[Array, " Q"],
-    *,
-    beam_size: int,
-    max_length: int,
-    end_id: int,
-    alpha: float | Array = 0.6,
-    power_penalty: bool = False,
-    nbest: int = 1,
-    rules: Rules | None = None,
-    horizon: int = 0,
-    stop: str = "exact",
+    targets: Targets,
+    options: SearchOptions,
     queue: Queue | None = None,
 ) -> Hypotheses:
     """The `nbest` hypotheses of highest score log p / penalty(length), at most `limits` long.
 
     `step` is called with t = 0, 1, … of each lane and the newest token of its N live hypotheses
-    (`start_tokens` at t = 0). Anything it keeps is in `state`. What it stores for hypothesis n at
+    (the start tokens at t = 0). Anything it keeps is in `state`. What it stores for hypothesis n at
     step t belongs to slot n of step t: `ancestry[b, n, s]` is the slot of n's ancestor at step
     s ≤ t (n itself at t, −1 at later steps), and `parents[b, n]` is the slot that n continued.
 
-    `limits` count the end token and are capped at the static `max_length`. At its limit a
-    hypothesis can only end. `beam_size` 1 is greedy search, which ends with the first step whose
-    best token is the end token. A sentence of limit 0 is padding and has no hypotheses; padding
-    comes last. alpha ≥ 0. `rules` (model/search/rules.py) forbid tokens or change
-    log-probabilities.
+    The limits of `targets` are capped at `max_length`. At its limit a hypothesis can only end.
+    `beam_size` 1 is greedy search, which ends with the first step whose best token is the end
+    token.
 
     A sentence is done at its limit, when no live hypothesis remains, or when the best live
     hypothesis could not beat the nbest-th finished one if it ended at its limit at no cost. This
-    bound is exact, because no token makes a hypothesis more probable; so `rules` may not reward
-    tokens. With a `horizon` it is assumed to end within that many tokens, which takes fewer steps
-    and occasionally gives a lower score.
+    bound is exact, because no token makes a hypothesis more probable; so a caller's `rules` may not
+    reward tokens. With a `horizon` it is assumed to end within that many tokens, which takes fewer
+    steps and occasionally gives a lower score.
 
     `stop` = "bound", "full" and "now" are the search of transformers (early_stopping "never", False
     and True). A hypothesis ends only if it is among the best N of the 2N continuations. A sentence
@@ -135,25 +106,17 @@ def beam_search(
     Without a `queue` each sentence has its own lane. A sentence's result depends neither on its
     neighbours nor on when it is started.
     """
-    if not 1 <= nbest <= beam_size:
-        raise ValueError(f"nbest must be from 1 to beam_size={beam_size}; got {nbest}")
-    if max_length < 1:
-        raise ValueError(f"max_length must be at least 1; got {max_length}")
-    check_choice("stop", stop, STOPS)
-    if horizon and stop != "exact":
-        raise ValueError(f"horizon must be 0 unless stop is exact; got {horizon} and {stop}")
+    check_options(options)
+    start_tokens, limits, *_ = targets
     check_sentences(start_tokens, limits)
-    step, total = checked_step(step, end_id), len(start_tokens)
-    rules = None if rules is None else checked_rules(rules)
+    step, total = checked_step(step, options.end_id), len(start_tokens)
+    rules = make_rules(options, targets._replace(limits=jnp.minimum(limits, options.max_length)))
     lanes, load = queue or Queue(total, lambda state, lanes, sentences: state)
-    options = Options(
-        beam_size, max_length, end_id, alpha, power_penalty, nbest, rules, horizon, stop
-    )
     # Entries for the dummy sentences of idle lanes, of limit 0.
     start_tokens, limits = (  # 2 × [Q + B]
         jnp.pad(jnp.asarray(x, jnp.int32), (0, lanes)) for x in (start_tokens, limits)
     )
-    limits = jnp.minimum(limits, max_length)
+    limits = jnp.minimum(limits, options.max_length)
     present = (limits > 0).sum(dtype=jnp.int32)  # sentences that are not padding
     # All sentences are loaded in groups of one size, so that their results have the same bits.
     fill = partial(
@@ -172,11 +135,26 @@ def beam_search(
 
     def advance(search: SearchState) -> SearchState:
         search = jax.lax.while_loop(waiting, fill, search)
-        return take_step(search, step, limits[search.sentences], options)
+        return take_step(search, step, limits[search.sentences], options, rules)
 
-    search = idle_search(lanes, total, beam_size, max_length, state)
+    search = idle_search(lanes, total, options.beam_size, options.max_length, state)
     search = jax.lax.while_loop(unfinished, advance, search)
-    return walk_back(store_finished(search), total, nbest, end_id)
+    return walk_back(store_finished(search), total, options.nbest, options.end_id)
+
+
+def check_options(options: SearchOptions) -> None:
+    """ValueError that names an option of a beam search."""
+    if not 1 <= options.nbest <= options.beam_size:
+        raise ValueError(
+            f"nbest must be from 1 to beam_size={options.beam_size}; got {options.nbest}"
+        )
+    if options.max_length < 1:
+        raise ValueError(f"max_length must be at least 1; got {options.max_length}")
+    check_choice("stop", options.stop, STOPS)
+    if options.horizon and options.stop != "exact":
+        raise ValueError(
+            f"horizon must be 0 unless stop is exact; got {options.horizon} and {options.stop}"
+        )
 
 
 def refill(
@@ -219,7 +197,11 @@ def refill(
 
 
 def take_step(
-    search: SearchState, step: Step, limit: Int[Array, " B"], options: Options
+    search: SearchState,
+    step: Step,
+    limit: Int[Array, " B"],
+    options: SearchOptions,
+    rules: Rules | None,
 ) -> SearchState:
     """One step of every lane; `limit` is that of the lane's sentence."""
     t, live = search.t, search.live
@@ -227,7 +209,7 @@ def take_step(
     logits, step_state = step(live.tokens, search.step_state, t, live.parents, live.ancestry)
     # Keeps XLA from computing a bias that is added to the logits again in each of their consumers.
     logits = jax.lax.optimization_barrier(logits)
-    continuations, failed = expand(search, logits, limit, options)
+    continuations, failed = expand(search, logits, limit, options, rules)
     finished = finish(search, continuations, failed, options)
     live = prune(search, continuations, options)
     done = search.done | stopped(t, live, finished, limit, options)
@@ -247,7 +229,8 @@ def expand(
     search: SearchState,
     logits: Float[Array, "B N V"],
     limit: Int[Array, " B"],
-    options: Options,
+    options: SearchOptions,
+    rules: Rules | None,
 ) -> tuple[Continuations, Bool[Array, " B"]]:
     """The best continuations, and the lanes that fail: a live hypothesis has logits NaN or +inf, or
     the rules reward a token or return NaN."""
@@ -255,14 +238,14 @@ def expand(
     normalizer, at_limit = logsumexp(logits), search.t + 1 >= limit  # [B, N], [B]
     allowed: Array | bool = True
     failed = (jnp.isnan(normalizer) | jnp.isposinf(normalizer)) & (live_log_probs > -jnp.inf)
-    if options.rules is not None:
-        logits, normalizer, allowed = options.rules(
+    if rules is not None:
+        logits, normalizer, allowed = rules(
             logits, normalizer, token_history(search), search.t, search.sentences
         )
     # 3 × [B, K]
     best = candidates(logits, normalizer, live_log_probs, at_limit, options.end_id, allowed)
     continuations, failed = Continuations(*best), failed.any(axis=1)
-    if options.rules is not None:
+    if rules is not None:
         (before,) = take_slots(continuations.parents, live_log_probs)  # [B, K]
         is_valid = continuations.log_probs - before <= ROUNDING  # False also for NaN
         failed |= (~is_valid & (before > -jnp.inf)).any(axis=1)
@@ -273,7 +256,7 @@ def finish(
     search: SearchState,
     continuations: Continuations,
     failed: Bool[Array, " B"],
-    options: Options,
+    options: SearchOptions,
 ) -> Finished:
     """The N best finished hypotheses, including the continuations that end now."""
     log_probs, parents, tokens = continuations  # 3 × [B, K]
@@ -286,7 +269,7 @@ def finish(
     return merge_finished(search.finished, Finished(scores, log_probs, steps, parents), failed)
 
 
-def prune(search: SearchState, continuations: Continuations, options: Options) -> Live:
+def prune(search: SearchState, continuations: Continuations, options: SearchOptions) -> Live:
     """The N best continuations that do not end, with their ancestry extended to step t + 1.
 
     This reorders the beams: hypothesis n takes over the ancestry of the slot that it continues.
@@ -307,7 +290,7 @@ def stopped(
     live: Live,
     finished: Finished,
     limit: Int[Array, " B"],
-    options: Options,
+    options: SearchOptions,
 ) -> Bool[Array, " B"]:
     """The lanes at their limit, without a live hypothesis, failed, or beyond improvement."""
     best = live.log_probs[:, 0]

@@ -1,60 +1,23 @@
 """Rules of a search: small functions on the logits of each step, each off by default.
 
 Axes: B lanes · Q sentences · N hypotheses · V vocabulary · T steps · P prefix.
-A rule is a function here, a field of RuleOptions and a line of `make_rules`, which combines them.
-The log-probability of a token is its logit − the normalizer. The repetition penalty changes
-log-probabilities. The other rules are masks, True = allowed, and leave log-probabilities unchanged,
-except that `renormalize` redistributes the probability of suppressed tokens. Every rule depends on
-probabilities only, so an ensemble of a model with itself equals that model. None gives a token a
-log-probability above 0, so that the bound at which a search stops is exact.
+`make_rules` combines the rules of SearchOptions and Targets. The log-probability of a token is its
+logit − the normalizer. The repetition penalty changes log-probabilities. The other rules are masks,
+True = allowed, and leave log-probabilities unchanged, except that `renormalize` redistributes the
+probability of suppressed tokens. Every rule depends on probabilities only, so an ensemble of a
+model with itself equals that model. None gives a token a log-probability above 0, so that the bound
+at which a search stops is exact.
 `history` holds the tokens of each hypothesis, −1 at later steps.
 """
 
-from collections.abc import Callable, Sequence
-from typing import NamedTuple
+from collections.abc import Sequence
 
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
 from ..checks import checked_rules
-
-# (logits [B, N, V], normalizer [B, N], history [B, N, T], t [B], sentences [B])
-# → (logits, normalizer, mask [#B, #N, V]); in scoring, t and sentences are None
-Rules = Callable[[Array, Array, Array, Array | None, Array | None], tuple[Array, Array, Array]]
-Tokens = Sequence[int]
-# Forced first tokens, their number, and optionally how many of these cost nothing.
-Prefix = (
-    tuple[Int[Array, "Q P"], Int[Array, " Q"]]
-    | tuple[Int[Array, "Q P"], Int[Array, " Q"], Int[Array, " Q"]]
-)
-
-
-class RuleOptions(NamedTuple):
-    """The rules with one value for all sentences; each default disables its rule.
-
-    `suppress` are tokens that are never generated; `renormalize` shares their probability among the
-    others, after the repetition penalty. `suppress_first` are not the first token after a prefix,
-    and their probability is not shared. `custom` is a caller's function, which is applied first:
-    the other rules get its results. A traced `repetition_penalty` is applied for any value; the
-    other fields are static.
-    """
-
-    suppress: tuple[int, ...] = ()
-    suppress_first: tuple[int, ...] = ()
-    renormalize: bool = False
-    repetition_penalty: float | Array = 1.0
-    no_repeat_ngram: int = 0
-    custom: Rules | None = None
-
-    def for_scoring(self) -> "RuleOptions":
-        """The rules that apply to a given target too: suppressed tokens and the changes of
-        log-probabilities. A ban of n-grams and one of first tokens restrict only the choice of
-        tokens in a search; `custom` is assumed to be such a rule."""
-        return self._replace(no_repeat_ngram=0, suppress_first=(), custom=None)
-
-
-NO_RULES = RuleOptions()
+from .arguments import Place, Rules, SearchOptions, Targets
 
 
 def penalize_repetition(
@@ -74,29 +37,27 @@ def penalize_repetition(
     return jnp.where(tokens_at(history, history >= 0, logits.shape[-1]), lowered, logits)
 
 
-def no_repeat_ngram_mask(
-    history: Int[Array, "B N T"], t: Int[Array, " B"], vocab: int, n: int
-) -> Bool[Array, "B N V"]:
+def no_repeat_ngram_mask(place: Place, n: int) -> Bool[Array, "B N V"]:
     """All tokens except those that would complete an n-gram that the hypothesis contains."""
+    history, t, vocab, _ = place
     length = history.shape[-1]
     if n > length:
         return jnp.ones((*history.shape[:2], vocab), bool)
-    repeats = history[..., n - 1 :] >= 0  # places at which a whole n-gram ends
+    repeats = history[..., n - 1 :] >= 0  # [B, N, T − n + 1]: places at which an n-gram ends
     for i in range(n - 1):
         at = jnp.maximum(t - n + 1 + i, 0)[:, None, None]  # steps of the last n − 1 tokens
         repeats &= history[..., i : length - n + 1 + i] == jnp.take_along_axis(history, at, -1)
     return ~tokens_at(history[..., n - 1 :], repeats, vocab)
 
 
-def forbid_sequences_mask(
-    history: Int[Array, "B N T"], t: Int[Array, " B"], sequences: Sequence[Tokens], vocab: int
-) -> Bool[Array, "B N V"]:
-    """All tokens except those that would complete one of the `sequences`, which are static.
+def forbid_sequences_mask(place: Place, sequences: Sequence[Sequence[int]]) -> Bool[Array, "B N V"]:
+    """All tokens except those that would complete one of the `sequences`.
 
     A sequence of one token forbids this token everywhere. ValueError for an empty sequence or an id
     beyond the vocabulary.
     """
-    forbidden = jnp.zeros((*history.shape[:2], vocab), bool)
+    history, t, vocab, _ = place
+    forbidden = jnp.zeros((*history.shape[:2], vocab), bool)  # [B, N, V]
     for sequence in sequences:
         if not sequence or not all(0 <= token < vocab for token in sequence):
             raise ValueError(
@@ -106,53 +67,34 @@ def forbid_sequences_mask(
         same_length = [sequence for sequence in sequences if len(sequence) == length]
         tokens = jnp.array(same_length)  # [sequences, length]
         at = t[:, None] - jnp.arange(length - 1, 0, -1)  # [B, length − 1]: steps of these tokens
+        # [B, N, length − 1]
         before = jnp.take_along_axis(history, jnp.maximum(at, 0)[:, None], axis=-1)
         equal = before[:, :, None] == tokens[:, :-1]  # [B, N, sequences, length − 1]
-        matches = (equal & (at >= 0)[:, None, None]).all(axis=-1)
+        matches = (equal & (at >= 0)[:, None, None]).all(axis=-1)  # [B, N, sequences]
         forbidden |= jnp.zeros_like(forbidden).at[..., tokens[:, -1]].max(matches)
     return ~forbidden
 
 
-def suppress_first_mask(
-    t: Int[Array, " B"], first: Int[Array, " B"] | int, tokens: Tokens, vocab: int
-) -> Bool[Array, "B 1 V"]:
-    """None of the `tokens` at step `first`."""
-    return (t != first)[:, None, None] | ~jnp.isin(jnp.arange(vocab), jnp.array(tokens))
+def suppress_first_mask(place: Place, tokens: Sequence[int]) -> Bool[Array, "B 1 V"]:
+    """None of the `tokens` at the first step without a forced token."""
+    is_later = (place.t != place.first)[:, None, None]  # [B, 1, 1]
+    return is_later | ~jnp.isin(jnp.arange(place.vocab), jnp.array(tokens))
 
 
 def min_length_mask(
-    t: Int[Array, " B"], min_lengths: Int[Array, " B"], vocab: int, end_id: int
+    place: Place, min_lengths: Int[Array, " B"], end_id: int
 ) -> Bool[Array, "B 1 V"]:
     """No end token before `min_lengths`, which count it."""
-    return (t + 1 >= min_lengths)[:, None, None] | (jnp.arange(vocab) != end_id)
+    return (place.t + 1 >= min_lengths)[:, None, None] | (jnp.arange(place.vocab) != end_id)
 
 
 def prefix_mask(
-    prefix: Int[Array, "B P"], lengths: Int[Array, " B"], t: Int[Array, " B"], vocab: int
+    place: Place, prefix: Int[Array, "B P"], lengths: Int[Array, " B"]
 ) -> Bool[Array, "B 1 V"]:
     """Only the prefix token at the first `lengths` steps, then every token."""
-    at = jnp.minimum(t, prefix.shape[1] - 1)[:, None]
-    wanted = jnp.take_along_axis(prefix, at, axis=1)
-    return ((t >= lengths)[:, None] | (jnp.arange(vocab) == wanted))[:, None]
-
-
-def free_tokens_mask(
-    t: Int[Array, " B"],
-    sentences: Int[Array, " B"],
-    prefix: Prefix | None,
-    free_ends: Int[Array, " Q"] | None,
-    vocab: int,
-    end_id: int,
-) -> Bool[Array, "B 1 V"]:
-    """The forced tokens of step t that cost nothing, as `make_rules` describes them."""
-    free = jnp.zeros((len(t), 1, vocab), bool)
-    if prefix is not None and len(prefix) == 3:
-        tokens, numbers = prefix[0][sentences], prefix[2][sentences]  # [B, P], [B]
-        free |= (t < numbers)[:, None, None] & prefix_mask(tokens, numbers, t, vocab)
-    if free_ends is not None:
-        at_limit = (t + 1 >= free_ends[sentences])[:, None, None]
-        free |= at_limit & (jnp.arange(vocab) == end_id)
-    return free
+    at = jnp.minimum(place.t, prefix.shape[1] - 1)[:, None]
+    wanted = jnp.take_along_axis(prefix, at, axis=1)  # [B, 1]
+    return ((place.t >= lengths)[:, None] | (jnp.arange(place.vocab) == wanted))[:, None]
 
 
 def tokens_at(
@@ -164,67 +106,89 @@ def tokens_at(
     return jnp.zeros((*tokens.shape[:2], vocab), bool).at[index].max(places & (tokens >= 0))
 
 
-def make_rules(
-    end_id: int,
-    options: RuleOptions = NO_RULES,
-    *,
-    min_lengths: Int[Array, " Q"] | None = None,
-    prefix: Prefix | None = None,
-    free_ends: Int[Array, " Q"] | None = None,
-) -> Rules | None:
+def restrict(
+    allowed: Bool[Array, "#B #N #V"], place: Place, targets: Targets, options: SearchOptions
+) -> tuple[Bool[Array, "#B #N V"], Bool[Array, "#B 1 #V"]]:
+    """Which of the `allowed` tokens a search may generate at a place, and which are forced there.
+    The targets are those of the lanes."""
+    for mask in options.masks:
+        allowed &= mask.function(place, mask.value)
+    if targets.min_lengths is not None:
+        allowed &= min_length_mask(place, targets.min_lengths, options.end_id)
+    if targets.prefix is None:
+        return allowed, jnp.zeros((1, 1, 1), bool)
+    tokens, lengths, *_ = targets.prefix  # [B, P], [B]
+    wanted = prefix_mask(place, tokens, lengths)  # [B, 1, V]
+    forced = (place.t < lengths)[:, None, None]  # [B, 1, 1]
+    return jnp.where(forced, wanted, allowed), forced & wanted
+
+
+def free_tokens_mask(
+    place: Place, targets: Targets, options: SearchOptions
+) -> Bool[Array, "B 1 V"]:
+    """The forced tokens that cost nothing at a place, as `make_rules` describes them."""
+    t = place.t
+    free = jnp.zeros((len(t), 1, place.vocab), bool)
+    if targets.prefix is not None and len(targets.prefix) == 3:
+        tokens, _, numbers = targets.prefix  # [B, P], [B]
+        free |= (t < numbers)[:, None, None] & prefix_mask(place, tokens, numbers)
+    if options.forced_end:
+        at_limit = (t + 1 >= targets.limits)[:, None, None]  # [B, 1, 1]
+        free |= at_limit & (jnp.arange(place.vocab) == options.end_id)
+    return free
+
+
+def make_rules(options: SearchOptions, targets: Targets | None = None) -> Rules | None:
     """The enabled rules as one function; None if none is enabled, which costs a search nothing.
 
-    `min_lengths` count the end token. `prefix` is the forced first tokens and their number; it may
-    contain tokens that other rules forbid. Its third array is the number of its first tokens that
-    cost nothing: their log-probability is 0, as if all other logits were −∞. With `free_ends`, the
-    limits of the sentences, so is that of the end token at its limit. The limit of a search has
-    precedence over all rules.
+    `targets` None: the rules of given targets, to which masks and requirements of `targets` do not
+    apply. The third array of a prefix is the number of its first tokens that cost nothing: their
+    log-probability is 0, as if all other logits were −∞. With `forced_end`, so is that of the end
+    token at the limit of a sentence. The limit of a search has precedence over all rules.
 
     Raises ValueError for a suppressed end token with `renormalize`: no hypothesis could end.
     """
-    if options.renormalize and end_id in options.suppress:
-        raise ValueError(f"suppress must not contain end_id={end_id} with renormalize")
+    if options.renormalize and options.end_id in options.suppress:
+        raise ValueError(f"suppress must not contain end_id={options.end_id} with renormalize")
     penalty = options.repetition_penalty
     penalized = isinstance(penalty, jax.Array) or penalty != 1.0
     # renormalize alone has no effect.
-    enabled = penalized or options._replace(repetition_penalty=1.0, renormalize=False) != NO_RULES
-    frees = free_ends is not None or (prefix is not None and len(prefix) == 3)
-    if not enabled and min_lengths is None and prefix is None and not frees:
+    changes_scores = penalized or options.suppress or options.rules is not None
+    prefix, min_lengths = (targets.prefix, targets.min_lengths) if targets else (None, None)
+    frees = targets is not None and (
+        options.forced_end or (prefix is not None and len(prefix) == 3)
+    )
+    restricts = targets is not None and (
+        options.masks or min_lengths is not None or prefix is not None
+    )
+    if not (changes_scores or restricts or frees):
         return None
 
     def rules(
         logits: Array, normalizer: Array, history: Array, t: Array | None, sentences: Array | None
     ) -> tuple[Array, Array, Array]:
-        vocab = logits.shape[-1]
         allowed = unsuppressed = jnp.ones((1, 1, 1), bool)  # [#B, #N, #V]
-        if options.custom is not None:
-            logits, normalizer, allowed = checked_rules(options.custom)(
+        if options.rules is not None:
+            logits, normalizer, allowed = checked_rules(options.rules)(
                 logits, normalizer, history, t, sentences
             )
         if penalized:
             logits = penalize_repetition(logits, normalizer, history, penalty)
         if options.suppress:
-            unsuppressed = ~jnp.isin(jnp.arange(vocab), jnp.array(options.suppress))
+            unsuppressed = ~jnp.isin(jnp.arange(logits.shape[-1]), jnp.array(options.suppress))
             allowed &= unsuppressed
-        if t is not None and sentences is not None:  # rules that apply in a search only
-            if options.no_repeat_ngram:
-                allowed &= no_repeat_ngram_mask(history, t, vocab, options.no_repeat_ngram)
-            if min_lengths is not None:
-                allowed &= min_length_mask(t, min_lengths[sentences], vocab, end_id)
-            if options.suppress_first:
-                first = 0 if prefix is None else prefix[1][sentences]
-                allowed &= suppress_first_mask(t, first, options.suppress_first, vocab)
-            if prefix is not None:
-                tokens, lengths = prefix[0][sentences], prefix[1][sentences]  # [B, P], [B]
-                wanted = prefix_mask(tokens, lengths, t, vocab)
-                forced = (t < lengths)[:, None, None]  # [B, 1, 1]
-                allowed = jnp.where(forced, wanted, allowed)
-                unsuppressed = unsuppressed | (forced & wanted)
+        free = None
+        if targets is not None and t is not None and sentences is not None:
+            of_lanes = jax.tree.map(lambda x: jnp.asarray(x)[sentences], targets)  # [B, …]
+            first = 0 if of_lanes.prefix is None else of_lanes.prefix[1]
+            place = Place(history, t, logits.shape[-1], first)
+            allowed, forced = restrict(allowed, place, of_lanes, options)
+            unsuppressed = unsuppressed | forced
+            free = free_tokens_mask(place, of_lanes, options) if frees else None
         if options.renormalize:
             logits = jnp.where(unsuppressed, logits, -jnp.inf)
             normalizer = jax.nn.logsumexp(logits, axis=-1)
-        if frees and t is not None and sentences is not None:
-            free = free_tokens_mask(t, sentences, prefix, free_ends, vocab, end_id)
+        if free is not None:
             logits = jnp.where(free, normalizer[..., None], logits)
         return logits, normalizer, allowed
 

@@ -10,11 +10,12 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
-from ..checks import check_sentences, check_shape, checked_rules, checked_step
+from ..checks import check_sentences, check_shape, checked_step
 from . import candidates
+from .arguments import Rules, SearchOptions, Targets
 from .beam_search import Step
-from .hypotheses import Hypotheses, length_penalty
-from .rules import Rules
+from .hypotheses import Hypotheses
+from .rules import make_rules
 
 
 class SamplingState(NamedTuple):
@@ -37,23 +38,6 @@ class Choice(NamedTuple):
     failed: Bool[Array, "B N"]  # logits that are NaN or +inf
 
 
-class SamplingOptions(NamedTuple):
-    """The options of `sample`; `temperature`, `top_p` and `alpha` may be traced.
-
-    `temperature`, `top_k` and `top_p` change the distribution from which a token is drawn. `alpha`
-    and `power_penalty` are those of `beam_search`.
-    """
-
-    samples: int
-    max_length: int
-    end_id: int
-    temperature: float | Array = 1.0
-    top_k: int = 0
-    top_p: float | Array = 1.0
-    alpha: float | Array = 0.6
-    power_penalty: bool = False
-
-
 def top_k_top_p_mask(
     logits: Float[Array, "... V"], top_k: int, top_p: float | Array
 ) -> Bool[Array, "... V"]:
@@ -74,29 +58,25 @@ def top_k_top_p_mask(
 
 
 def sample(
-    step: Step,
-    state: Any,
-    start_tokens: Int[Array, " B"],
-    limits: Int[Array, " B"],
-    keys: Array,
-    options: SamplingOptions,
-    rules: Rules | None = None,
+    step: Step, state: Any, targets: Targets, keys: Array, options: SearchOptions
 ) -> Hypotheses:
     """`options.samples` hypotheses of each sentence, in the order in which they were drawn.
 
-    Tokens are drawn from softmax(log p / temperature) over the tokens that `rules`, `top_k` and
+    Tokens are drawn from softmax(log p / temperature) over the tokens that the rules, `top_k` and
     `top_p` leave, where p are the model's probabilities, after any repetition penalty. `log_probs`
     sum log p, without temperature, `top_k` and `top_p`. `keys` [B] are PRNG keys; the other
     arguments are those of `beam_search`. At its limit, or when no token is left, a sample can only
     end. A sentence of limit 0 is padding: its samples have length 0 and score −inf. Samples with
-    logits that are NaN or +inf have NaN scores. A traced `top_p` is applied for any value.
+    logits that are NaN or +inf have NaN scores.
     """
     samples, max_length, end_id = options.samples, options.max_length, options.end_id
     if samples < 1 or max_length < 1:
         raise ValueError(f"samples and max_length must be at least 1; got {samples}, {max_length}")
+    start_tokens, limits, *_ = targets
     check_sentences(start_tokens, limits)
     check_shape("keys", keys, (len(start_tokens), *keys.shape[1:]), "one for each of start_tokens")
-    step, rules = checked_step(step, end_id), None if rules is None else checked_rules(rules)
+    step = checked_step(step, end_id)
+    rules = make_rules(options, targets._replace(limits=jnp.minimum(limits, max_length)))
     start_tokens, limits = (jnp.asarray(x, jnp.int32) for x in (start_tokens, limits))
     present = (limits > 0)[:, None]  # [B, 1]
     limits = jnp.clip(limits, 1, max_length)
@@ -115,11 +95,10 @@ def sample(
     start = initial_state(len(start_tokens), samples, max_length, end_id, state)
     sampling = jax.lax.while_loop(unfinished, advance, start)
     log_probs = jnp.where(present, sampling.log_probs, -jnp.inf)
-    penalty = length_penalty(sampling.lengths, options.alpha, options.power_penalty)
     return Hypotheses(
         jnp.where(present[..., None], jnp.moveaxis(sampling.tokens, 0, -1), end_id),
         jnp.where(present, sampling.lengths, 0),
-        log_probs / penalty,
+        log_probs / options.penalty(sampling.lengths),
         log_probs,
     )
 
@@ -171,7 +150,7 @@ def apply_rules(
     return Choice(logits, normalizer, allowed, must_end, failed)
 
 
-def draw_tokens(keys: Array, choice: Choice, options: SamplingOptions) -> Int[Array, "B N"]:
+def draw_tokens(keys: Array, choice: Choice, options: SearchOptions) -> Int[Array, "B N"]:
     """One token for each sample."""
     top_k, top_p = options.top_k, options.top_p
     logits = jnp.where(choice.allowed, choice.logits, -jnp.inf)

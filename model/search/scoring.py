@@ -15,8 +15,18 @@ from ..checks import check_array, check_shape, checked_rules
 from ..encoder_decoder import EncoderDecoder
 from ..matmul import FULL
 from ..target_shift import shift_right
-from .rules import Rules
+from .arguments import Rules, SearchOptions
+from .rules import make_rules
 from .translate import mixture_logits
+
+
+class GivenPairs(NamedTuple):
+    """Sources and their given targets; both include the end tokens."""
+
+    source: Int[Array, "B S"]
+    lengths: Int[Array, " B"]
+    target: Int[Array, "B T"]
+    target_lengths: Int[Array, " B"]
 
 
 class TargetScores(NamedTuple):
@@ -38,15 +48,11 @@ class AttentionWeights(NamedTuple):
 
 
 def teacher_forcing(
-    model: EncoderDecoder,
-    variables: Any,
-    source: Int[Array, "B S"],
-    lengths: Int[Array, " B"],
-    target: Int[Array, "B T"],
-    target_lengths: Int[Array, " B"],
+    model: EncoderDecoder, variables: Any, pairs: GivenPairs
 ) -> tuple[Float[Array, "B T V"], AttentionWeights]:
-    """The logits and the attention weights of a model when each target token is predicted. Source,
-    target and lengths include the end tokens. Under jit, unused weights cost nothing."""
+    """The logits and the attention weights of a model when each target token is predicted. Under
+    jit, unused weights cost nothing."""
+    source, lengths, target, target_lengths = pairs
     is_first = jnp.arange(target.shape[1]) == 0
     inputs = shift_right(target, is_first, model.config.start_id)  # [B, T]
     source_segments = segments_of(lengths, source.shape[1])
@@ -75,37 +81,35 @@ def layer_weights(stack: Any, layers: int, name: str) -> tuple[Array, ...]:
 
 def score_targets(
     models: Sequence[tuple[EncoderDecoder, Any]],
-    source: Int[Array, "B S"],
-    lengths: Int[Array, " B"],
-    target: Int[Array, "B T"],
-    target_lengths: Int[Array, " B"],
-    rules: Rules | None = None,
-    weights: Float[Array, " M"] | None = None,
+    pairs: GivenPairs,
+    options: SearchOptions | None = None,
     free: Bool[Array, "B T"] | None = None,
 ) -> TargetScores:
-    """Score each target by teacher forcing. Source, target and lengths include the end tokens.
+    """Score each target by teacher forcing.
 
-    Several models form an ensemble: the mean of their probabilities, with `weights` as in
-    `mixture_logits`. `rules` are the rules of a search that change scores: suppressed tokens (−inf,
-    also for one that a prefix forced there), renormalisation, repetition penalty. `free` are the
-    tokens that a search forces at no cost: their log-probability is 0. The attention is the mean
-    over the heads of the second to last layer (Garg et al. 2019, section 4.1) and, with the same
-    weights, over the models.
+    Several models form an ensemble: the mean of their probabilities. Of `options` the weights apply
+    and the rules that change scores: suppressed tokens (−inf, also for one that a prefix forced
+    there), renormalisation, repetition penalty, a caller's own. `free` are the tokens that a search
+    forces at no cost: their log-probability is 0. The attention is the mean over the heads of the
+    second to last layer (Garg et al. 2019, section 4.1) and, with the same weights, over the
+    models.
     """
-    check_pairs(source, lengths, target, target_lengths)
+    check_pairs(pairs)
+    weights, rules = (options.weights, make_rules(options)) if options else (None, None)
+    target = pairs.target
     logits: list[Array] = []  # M × [B, T, V]
     attention: list[Array] = []  # M × [B, T, S]
     for model, variables in models:
-        model_logits, attended = teacher_forcing(
-            model, variables, source, lengths, target, target_lengths
-        )
+        model_logits, attended = teacher_forcing(model, variables, pairs)
         logits.append(model_logits)
         if attended.cross:
             attention.append(attended.cross[max(0, len(attended.cross) - 2)].mean(axis=1))
-    log_probs = target_log_probs(mixture_logits(logits, weights), target, rules)
+    log_probs = target_log_probs(
+        mixture_logits(logits, weights), target, options and make_rules(options)
+    )
     all_attend = len(attention) == len(models)
     mean_attention = mean_over_models(attention, weights) if all_attend else None
-    inside = jnp.arange(target.shape[1]) < target_lengths[:, None]  # [B, T]
+    inside = jnp.arange(target.shape[1]) < pairs.target_lengths[:, None]  # [B, T]
     if free is not None:
         inside &= ~free
     return TargetScores(jnp.where(inside, log_probs, 0.0), mean_attention)
@@ -144,11 +148,12 @@ def target_log_probs(
     return jnp.where(jnp.isneginf(chosen), -jnp.inf, chosen - normalizer)
 
 
-def check_pairs(source: Array, lengths: Array, target: Array, target_lengths: Array) -> None:
-    """Raises TypeError or ValueError that names an argument of `score_targets`."""
+def check_pairs(pairs: GivenPairs) -> None:
+    """Raises TypeError or ValueError that names an array of `pairs`."""
+    source, _, target, _ = pairs
     check_array("source", source, "integer", "B S")
     check_array("target", target, "integer", "B T")
-    for name, x in (("lengths", lengths), ("target_lengths", target_lengths)):
-        check_array(name, x, "integer", "B")
-        check_shape(name, x, source.shape[:1], "one for each source")
+    for name in ("lengths", "target_lengths"):
+        check_array(name, getattr(pairs, name), "integer", "B")
+        check_shape(name, getattr(pairs, name), source.shape[:1], "one for each source")
     check_shape("target", target, (len(source), target.shape[1]), "one for each source")

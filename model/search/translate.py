@@ -15,53 +15,24 @@ from jaxtyping import Array, Bool, Float, Int
 from ..checks import check_array, check_length, check_shape
 from ..encoder_decoder import DecoderState, EncoderDecoder
 from ..platforms import Choices, by_platform
+from .arguments import Prefix, SearchOptions, Targets
 from .beam_search import Queue, Step, beam_search
 from .hypotheses import Hypotheses
-from .rules import NO_RULES, Prefix, RuleOptions, make_rules
-from .sampling import SamplingOptions, sample
-
-
-class Search(NamedTuple):
-    """The options of a search; the defaults are the paper's. Pass them by keyword.
-
-    `samples` > 0 draws that many hypotheses (model/search/sampling.py) instead of a beam search.
-    `weights` are those of an ensemble (`mixture_logits`). With `forced_end` the end token costs
-    nothing at the limit of a sentence. alpha, temperature, top_p, weights and
-    rules.repetition_penalty may be traced; the others are static.
-    """
-
-    # Of a beam search only.
-    beam_size: int = 4
-    nbest: int = 1
-    horizon: int = 0
-    stop: str = "exact"
-    # Of sampling only.
-    samples: int = 0
-    temperature: float | Array = 1.0
-    top_k: int = 0
-    top_p: float | Array = 1.0
-    # Of both.
-    alpha: float | Array = 0.6
-    power_penalty: bool = False
-    weights: Float[Array, " M"] | None = None
-    forced_end: bool = False
-    rules: RuleOptions = NO_RULES
+from .sampling import sample
 
 
 class Request(NamedTuple):
-    """One batch to translate. Lengths and limits count the end token.
+    """One batch to translate: what `Targets` has of each sentence, and its source.
 
-    Rows of length 0 are padding: they come last and have no hypotheses. A rule that is None is off
-    and costs nothing.
+    Rows of length 0 are padding: they come last and have no hypotheses.
     """
 
     source: Int[Array, "B S"]  # with the end token
-    lengths: Int[Array, " B"]
-    limits: Int[Array, " B"]  # the most tokens of the target
-    min_lengths: Int[Array, " B"] | None = None  # the fewest tokens of the target
-    # Forced first tokens [B, P], their number ≤ P, and optionally how many of these cost nothing.
+    lengths: Int[Array, " B"]  # of the sources, with the end token
+    limits: Int[Array, " B"]
+    min_lengths: Int[Array, " B"] | None = None
     prefix: Prefix | None = None
-    keys: Array | None = None  # [B] PRNG keys of samples
+    numbers: Int[Array, " B"] | None = None  # of the lines: samples depend on them and the seed
 
 
 class Encoded(NamedTuple):
@@ -119,22 +90,20 @@ def mixture_logits(
 def translate(
     models: Sequence[tuple[EncoderDecoder, Any]],
     request: Request,
-    search: Search,
-    max_length: int,
+    options: SearchOptions,
     lanes: int,
 ) -> Hypotheses:
     """The `nbest` translations of each source, best first, or samples in the order drawn.
 
     `models` are modules and their variables, with one vocabulary; several form an ensemble.
-    `max_length` is the static cap of the limits, at most the `longest` of each model's config.
-    `lanes` sentences are searched side by side; sampling draws for all sentences side by side.
+    `options.max_length` is at most the `longest` of each model's config. `lanes` sentences are
+    searched side by side; sampling draws for all sentences side by side.
     """
-    check_request(models, request, search, max_length, lanes)
+    check_request(models, request, options, lanes)
     (sentences, source_length), config = request.source.shape, models[0][0].config
-    beams = search.samples or search.beam_size
-    lanes = sentences if search.samples else min(lanes, sentences)
+    lanes = sentences if options.samples else min(lanes, sentences)
     steps = [partial(model.apply, variables, method="step") for model, variables in models]
-    decoder_step = ensemble(steps, search.weights)
+    decoder_step = ensemble(steps, options.weights)
 
     def step(
         tokens: Array, state: QueueState, t: Array, parents: Array, ancestry: Array
@@ -142,35 +111,24 @@ def translate(
         logits, decoders = decoder_step(tokens, state.decoders, t, parents, ancestry)
         return logits, state._replace(decoders=decoders)
 
-    start = jnp.full(sentences, config.start_id)
-    limits = jnp.where(request.lengths > 0, request.limits, 0)
-    rules = make_rules(
-        config.end_id,
-        search.rules,
+    targets = Targets(
+        start_tokens=jnp.full(sentences, config.start_id),
+        limits=jnp.where(request.lengths > 0, request.limits, 0),
         min_lengths=request.min_lengths,
         prefix=request.prefix,
-        free_ends=jnp.minimum(limits, max_length) if search.forced_end else None,
     )
-    state = empty_queue(models, sentences, lanes, source_length, max_length, beams)
+    state = empty_queue(models, sentences, lanes, source_length, options)
     padding = -sentences % lanes  # after the last sentence, because `lanes` are encoded together
     source = jnp.pad(request.source, ((0, padding), (0, 0)))
     lengths = jnp.pad(jnp.asarray(request.lengths, jnp.int32), (0, padding))
     load = partial(load_sentences, models, source, lengths)
-    if search.samples:
-        assert request.keys is not None  # `check_request`
-        state = load(state, jnp.arange(lanes), jnp.arange(lanes))
-        options = SamplingOptions(
-            samples=search.samples, max_length=max_length, end_id=config.end_id,
-            temperature=search.temperature, top_k=search.top_k, top_p=search.top_p,
-            alpha=search.alpha, power_penalty=search.power_penalty,
-        )  # fmt: skip
-        return sample(step, state, start, limits, request.keys, options, rules)
-    return beam_search(
-        step, state, start, limits, beam_size=search.beam_size, max_length=max_length,
-        end_id=config.end_id, alpha=search.alpha, power_penalty=search.power_penalty,
-        nbest=search.nbest, rules=rules, horizon=search.horizon,
-        stop=search.stop, queue=Queue(lanes, load),
-    )  # fmt: skip
+    if not options.samples:
+        return beam_search(step, state, targets, options, Queue(lanes, load))
+    assert request.numbers is not None  # `check_request`
+    key = jax.random.PRNGKey(options.seed)
+    keys = jax.vmap(partial(jax.random.fold_in, key))(request.numbers)  # [Q, 2]
+    state = load(state, jnp.arange(lanes), jnp.arange(lanes))
+    return sample(step, state, targets, keys, options)
 
 
 def empty_queue(
@@ -178,16 +136,16 @@ def empty_queue(
     sentences: int,
     lanes: int,
     source_length: int,
-    max_length: int,
-    beams: int,
+    options: SearchOptions,
 ) -> QueueState:
     """The state before the first sentence is encoded."""
+    beams = options.samples or options.beam_size
     rows = lanes * min(2, -(-sentences // lanes))
     decoders = tuple(
         DecoderState(
             model.empty_memory(lanes, source_length),
             jnp.zeros(lanes, jnp.int32),
-            model.empty_caches(lanes, max_length, beams),
+            model.empty_caches(lanes, options.max_length, beams),
         )
         for model, _ in models
     )
@@ -298,18 +256,20 @@ def encode_batches(
 def check_request(
     models: Sequence[tuple[EncoderDecoder, Any]],
     request: Request,
-    search: Search,
-    max_length: int,
+    options: SearchOptions,
     lanes: int,
 ) -> None:
     """Raises TypeError or ValueError that names an argument of `translate`."""
     if not models:
         raise ValueError("models must hold at least one (module, variables); got none")
     longest = min(model.config.longest for model, _ in models)
-    if not 1 <= max_length <= longest:
+    if not 1 <= options.max_length <= longest:
         raise ValueError(
-            f"max_length must be from 1 to the models' max_length, {longest}; got {max_length}"
+            f"max_length must be from 1 to the models' max_length, {longest}; got "
+            f"{options.max_length}"
         )
+    if options.end_id != (end_id := models[0][0].config.end_id):
+        raise ValueError(f"end_id must be that of the models, {end_id}; got {options.end_id}")
     check_array("request.source", request.source, "integer", "B S")
     check_length("request.source", request.source, longest)
     if not request.source.size:
@@ -326,14 +286,14 @@ def check_request(
         for i, x in enumerate(numbers, 1):
             check_array(f"request.prefix[{i}]", x, "integer", "B")
             check_shape(f"request.prefix[{i}]", x, (sentences,), "one for each source")
-    for name in ("lengths", "limits", "min_lengths"):
+    for name in ("lengths", "limits", "min_lengths", "numbers"):
         if (x := getattr(request, name)) is not None:
             check_array(f"request.{name}", x, "integer", "B")
             check_shape(f"request.{name}", x, (sentences,), "one for each source")
-    if search.weights is not None and len(search.weights) != len(models):
+    if options.weights is not None and len(options.weights) != len(models):
         raise ValueError(
-            f"search.weights must hold one weight for each of {len(models)} models; got "
-            f"{len(search.weights)}"
+            f"weights must hold one weight for each of {len(models)} models; got "
+            f"{len(options.weights)}"
         )
-    if search.samples and request.keys is None:
-        raise ValueError("request.keys must hold a PRNG key for each source; got None")
+    if options.samples and request.numbers is None:
+        raise ValueError("request.numbers must hold a number for each source; got None")

@@ -18,7 +18,8 @@ from seq2seq.config.data_config import DataConfig
 from seq2seq.config.tree import Config
 from seq2seq.data.tokenizers.tokenizer import Tokenizer, ids_without_piece
 from seq2seq.decoding.results import Hypothesis, Item
-from seq2seq.decoding.token_ids import encoded_sources, piece_ids
+from seq2seq.decoding.search_options import option_ids
+from seq2seq.decoding.token_ids import encoded_sources
 from seq2seq.decoding.translator import Translator
 from seq2seq.model.kinds import make_model
 
@@ -164,7 +165,7 @@ class Comparison:
 
         decoding, end, forced = self._decoding, self._model.end_id, self._begin[1:]
         suppress = (
-            *piece_ids(decoding, "suppress", self._target, end),
+            *option_ids(decoding, self._target, end)["suppress"],
             *ids_without_piece(self._target, self._model.target_vocab_size),
         )
 

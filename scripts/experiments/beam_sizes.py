@@ -25,8 +25,9 @@ import jax.numpy as jnp
 import numpy as np
 
 from seq2seq.config.special_tokens import END
+from seq2seq.model.search.arguments import SearchOptions
 from seq2seq.model.search.hypotheses import Hypotheses
-from seq2seq.model.search.translate import Request, Search, translate
+from seq2seq.model.search.translate import Request, translate
 from seq2seq.scripts.experiments.figures import curve, panels
 from seq2seq.scripts.experiments.korean_model import (
     evenly_spaced,
@@ -57,9 +58,8 @@ def measure(arm: str, seed: int, size: str) -> Result:
 
     @partial(jax.jit, static_argnums=3)
     def search_program(variables: Any, request: Request, alpha: float, beam: int) -> Hypotheses:
-        search = Search(beam_size=beam, alpha=alpha)
-        models = [(trained.model, variables)]
-        return translate(models, request, search, known.task.target_length, LANES)
+        options = SearchOptions(known.task.target_length, END, beam_size=beam, alpha=alpha)
+        return translate([(trained.model, variables)], request, options, LANES)
 
     result: Result = {"log_prob": [], "length": [], "bleu": []}
     run = partial(search_program, trained.variables, request)

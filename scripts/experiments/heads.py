@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from seq2seq.model.attention import MultiHeadAttention, dot_product_attention, multi_head_attention
-from seq2seq.model.search.scoring import target_log_probs, teacher_forcing
+from seq2seq.model.search.scoring import GivenPairs, target_log_probs, teacher_forcing
 from seq2seq.scripts.experiments.small_model import (
     Arguments,
     Call,
@@ -54,15 +54,15 @@ def ablated_losses(trained: Trained, task: Task, pairs: Encoded) -> np.ndarray:
     """The loss in nats per token: of the model, then without one head after the other."""
     config, model = trained.model.config, trained.model
     arrays = (*padded(pairs[0], task.source_length), *padded(pairs[1], task.target_length))
-    inputs = tuple(map(jnp.asarray, arrays))
-    inside = jnp.arange(task.target_length) < inputs[3][:, None]
+    inputs = GivenPairs(*map(jnp.asarray, arrays))
+    inside = jnp.arange(task.target_length) < inputs.target_lengths[:, None]
     shape = len(KINDS), config.num_layers, config.num_heads
 
     @jax.jit
     def loss(variables: Any, kept: jax.Array) -> jax.Array:
         variant = Variant(model.config, partial(remove_heads, kept))
-        logits, _ = teacher_forcing(variant, variables, *inputs)
-        return -(target_log_probs(logits, inputs[2], None) * inside).sum() / inside.sum()
+        logits, _ = teacher_forcing(variant, variables, inputs)
+        return -(target_log_probs(logits, inputs.target, None) * inside).sum() / inside.sum()
 
     whole = np.ones(shape, np.float32)
     masks = [whole]

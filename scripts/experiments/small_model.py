@@ -20,9 +20,10 @@ from seq2seq.data.batching.packing import Batch, RowLayout, pack_rows
 from seq2seq.data.tokens.pairs import Pairs, ragged
 from seq2seq.model.config import ModelConfig
 from seq2seq.model.encoder_decoder import EncoderDecoder
+from seq2seq.model.search.arguments import SearchOptions
 from seq2seq.model.search.hypotheses import Hypotheses
-from seq2seq.model.search.scoring import AttentionWeights, teacher_forcing
-from seq2seq.model.search.translate import Request, Search, translate
+from seq2seq.model.search.scoring import AttentionWeights, GivenPairs, teacher_forcing
+from seq2seq.model.search.translate import Request, translate
 from seq2seq.model.transformer import Transformer
 from seq2seq.training.optimizer import make_optimizer
 from seq2seq.training.parallel import pmap_train_step, split_rows
@@ -143,12 +144,12 @@ def best_hypotheses(
     request = Request(
         jnp.asarray(ids), jnp.asarray(lengths), jnp.full(len(sources), task.target_length)
     )
-    search = Search(beam_size=beam_size, alpha=alpha)
+    options = SearchOptions(task.target_length, OUR_IDS.end, beam_size=beam_size, alpha=alpha)
 
     @jax.jit
     def search_program(variables: Any, request: Request) -> Hypotheses:
         models = [(trained.model, variables)]
-        return translate(models, request, search, task.target_length, lanes=len(sources))
+        return translate(models, request, options, lanes=len(sources))
 
     best = jax.device_get(search_program(trained.variables, request))
     tokens = [
@@ -168,9 +169,9 @@ def forced_pass(
     trained: Trained, task: Task, sources: Sequences, targets: Sequences
 ) -> tuple[np.ndarray, AttentionWeights]:
     """The logits [B, T, V] and the attention weights when each target token is predicted."""
-    inputs = (*padded(sources, task.source_length), *padded(targets, task.target_length))
+    sides = *padded(sources, task.source_length), *padded(targets, task.target_length)
     run = jax.jit(partial(teacher_forcing, trained.model))
-    return jax.device_get(run(trained.variables, *inputs))
+    return jax.device_get(run(trained.variables, GivenPairs(*map(jnp.asarray, sides))))
 
 
 def token_accuracy(trained: Trained, task: Task, sources: Sequences, targets: Sequences) -> float:

@@ -28,7 +28,8 @@ import numpy as np
 
 from seq2seq.data.batching.packing import Batch
 from seq2seq.model.search import scoring
-from seq2seq.model.search.translate import Request, Search, translate
+from seq2seq.model.search.arguments import SearchOptions
+from seq2seq.model.search.translate import Request, translate
 from seq2seq.model.transformer import Transformer
 from seq2seq.scripts.experiments.figures import curve, panels
 from seq2seq.scripts.experiments.outcome import Check, Result, Results, spread
@@ -106,7 +107,8 @@ def greedy_output(model: Transformer, length: int) -> Callable[..., jax.Array]:
     def output(params: Any, source: jax.Array, lengths: jax.Array) -> jax.Array:
         request, rows = Request(source, lengths, jnp.full(len(source), length)), len(source)
         models = [(model, {"params": params})]
-        hypotheses = translate(models, request, Search(beam_size=1), length, rows)
+        options = SearchOptions(length, model.config.end_id, beam_size=1)
+        hypotheses = translate(models, request, options, rows)
         return hypotheses.tokens[:, 0]
 
     return output

@@ -27,7 +27,7 @@ import numpy as np
 from seq2seq.data.korean.speaker import Speaker
 from seq2seq.data.korean.topics import random_sentence
 from seq2seq.model.encoder_decoder import EncoderDecoder
-from seq2seq.model.search.scoring import attended_tokens, score_targets
+from seq2seq.model.search.scoring import GivenPairs, attended_tokens, score_targets
 from seq2seq.scripts.experiments.figures import bars, panels
 from seq2seq.scripts.experiments.grammar_alignment import aligned_words
 from seq2seq.scripts.experiments.korean_model import (
@@ -72,13 +72,13 @@ def measure(arm: str, seed: int, size: str) -> Result:
 
 def run_score(model: EncoderDecoder, variables: Any, *inputs: Any) -> Any:
     """The attention [B, T, S] of which the mode align takes the largest weight."""
-    return score_targets([(model, variables)], *inputs).attention
+    return score_targets([(model, variables)], GivenPairs(*inputs)).attention
 
 
 def new_sentences(
     known: KoreanTask, count: int, seed: int
 ) -> tuple[list[tuple[str, str]], list[set[tuple[int, int]]]]:
-    """Pairs of known words that are not in the training data, and their aligned tokens."""
+    """GivenPairs of known words that are not in the training data, and their aligned tokens."""
     speaker, seen = Speaker(SPEAKER_SEED + seed), {source for source, _ in known.train}
     pairs: list[tuple[str, str]] = []
     links: list[set[tuple[int, int]]] = []

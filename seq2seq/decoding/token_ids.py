@@ -1,10 +1,9 @@
-"""Text as token ids: lines to translate, their prefixes, and the pieces of search options."""
+"""Text as token ids: lines to translate and their prefixes."""
 
 from collections.abc import Sequence
 
 from seq2seq.config.data_config import DataConfig
-from seq2seq.config.tree import DecodingConfig
-from seq2seq.data.tokenizers.characters import characters_of, find_piece
+from seq2seq.data.tokenizers.characters import characters_of
 from seq2seq.data.tokenizers.tokenizer import Tokenizer, encode_truncated
 from seq2seq.decoding.engine.engine import Engine
 from seq2seq.decoding.languages import LineAffixes
@@ -63,25 +62,6 @@ def prefix_ids(tokenizer: Tokenizer, number: int, prefix: str, unknown_id: int) 
             f"words and characters, got {next(unknown, prefix)!r}; change the prefix",
         )
     return ids
-
-
-def piece_ids(
-    decoding: DecodingConfig, option: str, tokenizer: Tokenizer, end_id: int
-) -> tuple[int, ...]:
-    """The ids of the pieces of an option (`Pieces`). UserError(CONFIGURATION) for an unknown piece,
-    and for the end token unless it is only not the first one."""
-    ids = []
-    for piece in getattr(decoding, option).split():
-        id_ = find_piece(tokenizer, piece)
-        if id_ is None or (id_ == end_id and option != "suppress_first"):
-            verb = "forced" if option == "forced_prefix" else "suppressed"
-            raise UserError(
-                CONFIGURATION,
-                f"decoding.{option}: {piece!r} cannot be {verb}: expected pieces of the "
-                "target vocabulary (listed in RUN/vocab) other than the end token",
-            )
-        ids.append(id_)
-    return tuple(ids)
 
 
 def check_affixes(engine: Engine, data: DataConfig) -> None:

@@ -11,6 +11,8 @@ from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from seq2seq.config.data_config import DataConfig
 from seq2seq.config.tree import DecodingConfig
 from seq2seq.data.tokenizers.characters import characters_of
@@ -19,7 +21,6 @@ from seq2seq.data.tokenizers.tokenizer import Tokenizer, ids_without_piece
 from seq2seq.decoding.engine.attention_weights import Attention, attention_of
 from seq2seq.decoding.engine.calls import Control
 from seq2seq.decoding.engine.engine import Engine
-from seq2seq.decoding.engine.programs import Pieces, check_rules
 from seq2seq.decoding.engine.teacher_forcing import TeacherForcing
 from seq2seq.decoding.ensembles import Member, members_of, normalized_weights, open_ensemble
 from seq2seq.decoding.languages import LineAffixes, with_languages
@@ -33,7 +34,13 @@ from seq2seq.decoding.results import (
     source_text,
     stripped,
 )
-from seq2seq.decoding.search_options import changed_options, check_option_names
+from seq2seq.decoding.search_options import (
+    changed_options,
+    check_option_names,
+    check_rules,
+    option_ids,
+    search_options,
+)
 from seq2seq.decoding.stated_settings import stated_settings
 from seq2seq.decoding.streaming import (
     WindowFeed,
@@ -42,7 +49,7 @@ from seq2seq.decoding.streaming import (
     weight,
     windows,
 )
-from seq2seq.decoding.token_ids import check_affixes, encoded_sources, piece_ids
+from seq2seq.decoding.token_ids import check_affixes, encoded_sources
 from seq2seq.model.config import ModelConfig
 from seq2seq.model.search.rules import Rules
 from seq2seq.pretrained.models import read_current
@@ -81,15 +88,12 @@ class Translator:
             models = [replace(model, start_id=start) for model in models]
         self._models, self.decoding, self.weights, self.rules = models, decoding, weights, rules
         self._control = control
-        pieces = Pieces(
-            *(
-                piece_ids(decoding, option, self.target_tokenizer, models[0].end_id)
-                for option in Pieces._fields
-            )
-        )
-        without = ids_without_piece(self.target_tokenizer, models[0].target_vocab_size)
-        pieces = pieces._replace(suppress=(*pieces.suppress, *without))
-        self.engine = Engine(models, decoding, pieces, weights, rules, control)
+        end_id, vocab = models[0].end_id, models[0].target_vocab_size
+        ids = option_ids(decoding, self.target_tokenizer, end_id)
+        ids["suppress"] += tuple(ids_without_piece(self.target_tokenizer, vocab))
+        shares = None if weights is None else np.array(weights, np.float32)
+        options = search_options(decoding, end_id, ids, shares, rules)
+        self.engine = Engine(models, decoding, options, ids["forced_prefix"], control)
         check_affixes(self.engine, data)
         self.forcing = TeacherForcing(self.engine, decoding, tokenizers, self.affixes_of_line)
         self._translator_for = lru_cache(OPTION_SETS)(self._new_translator)

@@ -21,6 +21,7 @@ from benchmarks.parts.peers import missing_packages, torch_transformer
 from benchmarks.parts.results import Results
 from seq2seq.compilation.report import product_flops
 from seq2seq.model.cache import empty_memory
+from seq2seq.model.search.arguments import SearchOptions, Targets
 from seq2seq.model.search.beam_search import Queue, beam_search
 from seq2seq.model.transformer import Transformer
 from seq2seq.runtime.errors import DATA, UserError
@@ -106,9 +107,12 @@ def test_the_steps_and_refills_are_those_of_a_search():
     @jax.jit
     def search(limits):
         return beam_search(
-            step, (), jax.numpy.ones(total, int), limits, beam_size=1, max_length=8, end_id=2,
-            queue=Queue(lanes, load),
-        )  # fmt: skip
+            step,
+            (),
+            Targets(jax.numpy.ones(total, int), limits),
+            SearchOptions(8, 2, beam_size=1),
+            Queue(lanes, load),
+        )
 
     for present in (14, 6):
         lengths = np.random.default_rng(0).integers(1, 4, total) * (np.arange(total) < present)

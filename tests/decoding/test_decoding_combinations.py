@@ -16,6 +16,7 @@ from seq2seq.data.tokenizers.list_tokenizer import ListTokenizer
 from seq2seq.decoding.results import Item
 from seq2seq.decoding.translator import Translator
 from seq2seq.model.config import ModelConfig
+from seq2seq.model.search.arguments import Place
 from seq2seq.model.search.rules import forbid_sequences_mask
 from tests.support.marks import slow_except
 from tests.support.models.random_parameters import random_params
@@ -93,7 +94,7 @@ FORBIDDEN = [(4,), (5, 6), (7, 7), (8, 9, 8)]
 
 
 def custom(logits, normalizer, history, t, sentences):
-    return logits + BIAS, normalizer, forbid_sequences_mask(history, t, FORBIDDEN, V)
+    return logits + BIAS, normalizer, forbid_sequences_mask(Place(history, t, V), FORBIDDEN)
 
 
 def custom_allowed(written, token):

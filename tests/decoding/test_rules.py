@@ -9,6 +9,7 @@ import pytest
 
 from seq2seq.data.tokenizers.sentencepiece_tokenizer import SentencePieceTokenizer
 from seq2seq.decoding.translator import Translator
+from seq2seq.model.search.arguments import Place
 from seq2seq.model.search.hypotheses import Hypotheses
 from seq2seq.model.search.rules import forbid_sequences_mask
 from seq2seq.runtime.errors import UserError
@@ -21,7 +22,7 @@ from tests.support.tiny import write_run
 
 def rules_for(sequences):
     def rules(logits, normalizer, history, t, sentences):
-        mask = forbid_sequences_mask(history, t, sequences, logits.shape[-1])
+        mask = forbid_sequences_mask(Place(history, t, logits.shape[-1]), sequences)
         return logits, normalizer, mask
 
     return rules
@@ -107,7 +108,7 @@ def test_programs_are_kept_by_the_identity_of_the_rules(translator):
 
 
 def test_the_error_of_scores_that_are_nan_mentions_the_rules_if_there_are_any():
-    def nan(_, request, numbers):
+    def nan(_, request):
         shape = (*request.lengths.shape, 1)
         scores = np.full(shape, np.nan, np.float32)
         return Hypotheses(request.source[:, :, None], np.zeros(shape, int), scores, scores)

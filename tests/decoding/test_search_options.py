@@ -10,8 +10,8 @@ from seq2seq.decoding.results import Item
 from seq2seq.decoding.search_options import (
     ALIGN,
     BEAM,
-    EFFECTS,
     EXPORT,
+    OPTIONS,
     SAMPLING,
     SCORE,
     check_effect,
@@ -38,8 +38,8 @@ WITHOUT_EFFECT = {
 
 @pytest.mark.parametrize("mode", WITHOUT_EFFECT)
 def test_every_option_without_effect_in_a_mode_is_refused(mode):
-    assert {field.name for field in fields(DecodingConfig)} < EFFECTS.keys()
-    for name in EFFECTS:
+    assert {field.name for field in fields(DecodingConfig)} < OPTIONS.keys()
+    for name in OPTIONS:
         if name in WITHOUT_EFFECT[mode]:
             with pytest.raises(
                 UserError, match=f"^--{name} has no effect on {re.escape(mode)}:"

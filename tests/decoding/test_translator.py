@@ -143,7 +143,7 @@ def small_memory(echo):
     tried, memory = [], {"room": 2}
 
     def search(program):
-        def run(variables, request, numbers):
+        def run(variables, request):
             rows = request.source.shape[1] // new.sizes.queue
             tried.append(rows)
             if rows > memory["room"]:

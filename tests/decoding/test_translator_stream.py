@@ -131,7 +131,7 @@ def test_a_prefix_longer_than_the_limit_leaves_room_for_the_end_token_only(echo)
     translator, requests = echo[0], []
 
     def search(program):
-        def run(_, request, numbers):
+        def run(_, request):
             requests.append(request)
             shape = (*request.lengths.shape, 1)
             zeros = np.zeros(shape, np.float32)

@@ -33,10 +33,11 @@ from seq2seq.model.rnn import (
     additive_attention,
     decoder_cell,
 )
+from seq2seq.model.search.arguments import SearchOptions, Targets
 from seq2seq.model.search.beam_search import beam_search
-from seq2seq.model.search.rules import RuleOptions, make_rules
-from seq2seq.model.search.sampling import SamplingOptions, sample
-from seq2seq.model.search.scoring import score_targets
+from seq2seq.model.search.rules import make_rules
+from seq2seq.model.search.sampling import sample
+from seq2seq.model.search.scoring import GivenPairs, score_targets
 from seq2seq.model.transformer import Layer, Stack, Transformer
 from tests.model.test_attention import B, D, H, K, S, T, normal, random_params
 
@@ -130,7 +131,7 @@ def feed(x, activation):
     (ValueError, "d_model must be at least 4 for the layout of fairseq; got 2",
      lambda: sinusoidal_positions(3, 2, "fairseq")),
     (ValueError, "suppress must not contain end_id=2 with renormalize",
-     lambda: make_rules(2, RuleOptions(suppress=(5, 2), renormalize=True))),
+     lambda: make_rules(SearchOptions(4, 2, suppress=(5, 2), renormalize=True))),
     (ValueError, "scale must have the shape", lambda: layer_norm(X, X[0, 0, :1], X[0, 0], 1e-6)),
     (ValueError, "activation must be one of relu, gelu, gelu_tanh, silu; got 'tanh'",
      lambda: feed(X, "tanh")),
@@ -140,9 +141,9 @@ def feed(x, activation):
     (ValueError, r"rate must be in \[0, 1\); got 1.0",
      lambda: dropout(X, 1.0, jax.random.key(0))),
     (TypeError, "target must be integer",
-     lambda: score_targets([], INTS, INTS[:, 0], X[0], INTS[:, 0])),
+     lambda: score_targets([], GivenPairs(INTS, INTS[:, 0], X[0], INTS[:, 0]))),
     (ValueError, "target_lengths must have the shape",
-     lambda: score_targets([], INTS, INTS[:, 0], INTS, INTS[0])),
+     lambda: score_targets([], GivenPairs(INTS, INTS[:, 0], INTS, INTS[0]))),
     (TypeError, r"memory must be layer.memory_keys_values\(memory\), .*; got shape \(2, 3, 8\)",
      lambda: Layer(SMALL).init(jax.random.key(0), ENCODED, memory=ENCODED)),
     (TypeError, r"memory must be stack.memory_keys_values\(memory\), .*; got tuple",
@@ -225,20 +226,29 @@ SEARCH = dict(
 def test_an_error_of_a_search_names_the_wrong_argument(error, message, change):
     arguments = SEARCH | change
     with pytest.raises(error, match=f"^({message})"):
-        jax.eval_shape(lambda: beam_search(**arguments, beam_size=2))
+        jax.eval_shape(lambda: searched(arguments))
     with pytest.raises(error, match=f"^({message})"):
         jax.eval_shape(lambda: drawn(arguments, 3))
 
 
+def split_arguments(step, state, start_tokens, limits, max_length, end_id):
+    """The step, its state, the targets and the options of a search."""
+    options = SearchOptions(max_length, end_id, beam_size=2, samples=2)
+    return step, state, Targets(start_tokens, limits), options
+
+
+def searched(arguments):
+    return beam_search(*split_arguments(**arguments))
+
+
 def drawn(arguments, keys):
-    """Two samples of each sentence, with the arguments of a beam search."""
-    remaining = dict(arguments)
-    options = SamplingOptions(2, remaining.pop("max_length"), remaining.pop("end_id"))
-    return sample(**remaining, keys=jax.random.split(jax.random.key(0), keys), options=options)
+    """Two samples of each sentence."""
+    *others, options = split_arguments(**arguments)
+    return sample(*others, jax.random.split(jax.random.key(0), keys), options)
 
 
 def test_sampling_needs_one_key_per_sentence_and_right_arguments_pass():
     with pytest.raises(ValueError, match="^keys must have the shape"):
         jax.eval_shape(lambda: drawn(SEARCH, 4))
     jax.eval_shape(lambda: (attend(mask=ATTEND), heads(mask=ATTEND), segment_mask(INTS, INTS)))
-    jax.eval_shape(lambda: beam_search(**SEARCH, beam_size=2))
+    jax.eval_shape(lambda: searched(SEARCH))

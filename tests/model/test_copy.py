@@ -33,7 +33,8 @@ for module in pkgutil.walk_packages(lab.__path__, "lab."):
 
 from lab.config import ModelConfig
 from lab.transformer import Transformer
-from lab.search.translate import Request, Search, translate
+from lab.search.arguments import SearchOptions
+from lab.search.translate import Request, translate
 
 transformer = Transformer(ModelConfig(source_vocab_size=11, target_vocab_size=11, d_model=8, d_ff=8,
                                       num_heads=2, num_layers=1, max_length=8))
@@ -41,7 +42,7 @@ ids = jnp.array([[5, 7, 2]])
 request = Request(ids, lengths=jnp.array([3]), limits=jnp.array([4]))
 def run():
     variables = transformer.init(jax.random.key(0), ids, ids, ids, ids)
-    return translate([(transformer, variables)], request, Search(beam_size=2), 4, 1)
+    return translate([(transformer, variables)], request, SearchOptions(4, 2, beam_size=2), 1)
 shape = jax.eval_shape(run).lengths.shape
 print(shape, *(name in sys.modules for name in ("seq2seq", "model", "data")))
 

@@ -10,9 +10,10 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from seq2seq.model.search.arguments import SearchOptions, Targets
 from seq2seq.model.search.beam_search import beam_search
 from seq2seq.model.search.rules import penalize_repetition
-from seq2seq.model.search.sampling import SamplingOptions, sample
+from seq2seq.model.search.sampling import sample
 from seq2seq.model.search.scoring import mean_over_models
 from seq2seq.model.search.translate import ensemble, mixture_logits
 from tests.model.search.test_search_rules import (
@@ -60,17 +61,11 @@ def logits_of(seed):
 @jax.jit
 def search(models, case, limits, min_lengths, prefix, weights=None):
     """Beam search; the rules of a sentence are those of its case in RULES."""
+    every = [rules_of(options, min_lengths, prefix, limits) for options in RULES.values()]
     return beam_search(
         *ensemble_of(models, 3, weights),
-        jnp.full(len(case), START),
-        limits,
-        beam_size=3,
-        nbest=3,
-        max_length=LIMIT,
-        end_id=END,
-        rules=rules_by_case(
-            [rules_of(options, min_lengths, prefix) for options in RULES.values()], case
-        ),
+        Targets(jnp.full(len(case), START), limits),
+        SearchOptions(LIMIT, END, beam_size=3, nbest=3, rules=rules_by_case(every, case)),
     )
 
 
@@ -150,13 +145,14 @@ def test_samples_of_a_model_with_itself_are_those_of_the_model(options):
     @jax.jit
     def draw(models):
         keys = jax.vmap(partial(jax.random.fold_in, jax.random.PRNGKey(3)))(jnp.arange(len(case)))
+        targets = Targets(jnp.full(len(case), START), jnp.full(len(case), LIMIT))
+        every = [rules_of(RULES[name], None, None, targets.limits) for name in names]
+        rules = rules_by_case(every, case)
         return sample(
             *ensemble_of(models, 4),
-            jnp.full(len(case), START),
-            jnp.full(len(case), LIMIT),
+            targets,
             keys,
-            SamplingOptions(samples=4, max_length=LIMIT, end_id=END, **SAMPLES[options]),
-            rules_by_case([rules_of(RULES[name], None, None) for name in names], case),
+            SearchOptions(LIMIT, END, samples=4, rules=rules, **SAMPLES[options]),
         )
 
     single, twice = (jax.device_get(draw((table,) * number)) for number in (1, 2))

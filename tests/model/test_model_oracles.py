@@ -13,8 +13,9 @@ import pytest
 
 from seq2seq.model.config import ModelConfig
 from seq2seq.model.layers import LayerNorm
-from seq2seq.model.search.sampling import SamplingOptions, sample
-from seq2seq.model.search.scoring import score_targets
+from seq2seq.model.search.arguments import SearchOptions, Targets
+from seq2seq.model.search.sampling import sample
+from seq2seq.model.search.scoring import GivenPairs, score_targets
 from seq2seq.model.transformer import Transformer
 from tests.support.marks import slow_except
 from tests.support.models.small_transformer import SMALL, ids, variables_of
@@ -39,9 +40,10 @@ def test_the_layer_norm_module_uses_the_configured_epsilon(epsilon):
 def attention(config, *params, weights=None):
     """The attention of an ensemble, without and with weights, if there are some."""
     models = [(Transformer(config), {"params": model}) for model in params]
-    pairs = ids(2, 7), jnp.array([7, 5]), ids(2, 6), jnp.array([6, 4])
-    of_each = (None,) if weights is None else (None, weights)
-    return [score_targets(models, *pairs, weights=x).attention for x in of_each]
+    pairs = GivenPairs(ids(2, 7), jnp.array([7, 5]), ids(2, 6), jnp.array([6, 4]))
+    usual = SearchOptions(LIMIT, END)
+    of_each = (usual,) if weights is None else (usual, usual._replace(weights=weights))
+    return [score_targets(models, pairs, options).attention for options in of_each]
 
 
 def reversed_params(params):
@@ -94,8 +96,8 @@ def drawn(table, alpha, power):
         return table[tokens], state
 
     keys = jax.vmap(partial(jax.random.fold_in, jax.random.key(0)))(jnp.arange(2))
-    options = SamplingOptions(40, LIMIT, END, alpha=alpha, power_penalty=power)
-    return sample(step, None, jnp.full(2, START), jnp.array([LIMIT, 4]), keys, options)
+    options = SearchOptions(LIMIT, END, samples=40, alpha=alpha, power_penalty=power)
+    return sample(step, None, Targets(jnp.full(2, START), jnp.array([LIMIT, 4])), keys, options)
 
 
 @pytest.mark.parametrize("alpha, power", [(0.6, False), (1.0, True), (0.0, False)])

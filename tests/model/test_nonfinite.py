@@ -11,9 +11,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from seq2seq.model.search.arguments import SearchOptions, Targets
 from seq2seq.model.search.beam_search import Queue, beam_search
-from seq2seq.model.search.rules import RuleOptions, make_rules
-from seq2seq.model.search.sampling import SamplingOptions, sample
+from seq2seq.model.search.sampling import sample
 from seq2seq.model.search.translate import ensemble
 from tests.support.models.table_models import (
     END,
@@ -58,19 +58,19 @@ def searcher(kind):
         def load(state, lanes, sentences):
             return state[0].at[lanes].set(sentences), *state[1:]
 
-        start = jnp.full(B, START)
         return beam_search(
             step,
             (jnp.arange(rows) * 0, (None,) * models),
-            start,
-            limits,
-            beam_size=beams,
-            max_length=LIMIT,
-            end_id=END,
-            nbest=options.get("nbest", 1),
-            alpha=alpha,
-            rules=make_rules(END, RuleOptions(**options.get("rules", {}))),
-            queue=Queue(rows, load),
+            Targets(jnp.full(B, START), limits),
+            SearchOptions(
+                LIMIT,
+                END,
+                beam_size=beams,
+                nbest=options.get("nbest", 1),
+                alpha=alpha,
+                **options.get("rules", {}),
+            ),
+            Queue(rows, load),
         )
 
     return lambda tables, limits, alpha=0.6: jax.device_get(search(tables, limits, alpha))
@@ -156,10 +156,9 @@ def test_samples_end_at_their_limits_for_any_values(options):
         return sample(
             bigram_step(tables),
             None,
-            jnp.full(B, START),
-            jnp.asarray(limits),
+            Targets(jnp.full(B, START), jnp.asarray(limits)),
             keys,
-            SamplingOptions(samples=3, max_length=LIMIT, end_id=END, **options),
+            SearchOptions(LIMIT, END, samples=3, **options),
         )
 
     for value, where in product(BAD.values(), ("everywhere", "one token")):

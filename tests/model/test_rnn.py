@@ -25,7 +25,7 @@ from seq2seq.model.rnn import (
     additive_attention,
     context_vectors,
 )
-from seq2seq.model.search.scoring import score_targets
+from seq2seq.model.search.scoring import GivenPairs, score_targets
 from tests.support.marks import slow_except
 from tests.support.models.small_transformer import (
     BATCH,
@@ -380,7 +380,7 @@ def test_given_targets_have_the_scores_and_the_attention_of_teacher_forcing():
             for x, n in (pairs[:2], pairs[2:])
         ]
         logits = model.apply(variables, jnp.asarray(pairs[0]), inputs, *segments)
-        scores = score_targets([(model, variables)], *map(jnp.asarray, pairs))
+        scores = score_targets([(model, variables)], GivenPairs(*map(jnp.asarray, pairs)))
         return scores, jax.nn.log_softmax(logits)
 
     of_attention = jax.jit(lambda variables: run("rnn_attention", variables, *pairs))

@@ -11,8 +11,8 @@ import pytest
 
 from seq2seq.config.tree import DecodingConfig
 from seq2seq.decoding.engine.engine import Engine
-from seq2seq.decoding.engine.programs import Pieces
 from seq2seq.decoding.results import Source
+from seq2seq.decoding.search_options import search_options
 from seq2seq.model.transformer import Transformer
 from seq2seq.pretrained.generation import STOPS
 from seq2seq.pretrained.marian import load_marian, marian_config
@@ -74,7 +74,9 @@ def searched(tmp_path_factory):
 
     def ours(forced=(), **options):
         usual = dict(alpha=1.0, power_penalty=True, max_length=LIMIT, max_extra_length=LIMIT - 1)
-        engine = Engine([config], DecodingConfig(**(usual | options)), Pieces((PAD,)))
+        decoding = DecodingConfig(**(usual | options))
+        search = search_options(decoding, config.end_id, {"suppress": (PAD,)})
+        engine = Engine([config], decoding, search)
         engine.use(params)
         window = [Source(number, ids, forced=forced) for number, ids in enumerate(sources)]
         calls = engine.search([window])

@@ -13,7 +13,8 @@ import optax
 import pytest
 
 from seq2seq.decoding.engine.teacher_forcing import scoring_program
-from seq2seq.model.search.rules import RuleOptions
+from seq2seq.model.search.arguments import SearchOptions
+from seq2seq.model.search.scoring import GivenPairs
 from seq2seq.scripts.experiments import (
     heads,
     korean_model,
@@ -63,10 +64,10 @@ def test_the_agreement_of_the_mode_align_is_computed_from_its_links():
     sides = zip(known.encoded(pairs), (known.task.source_length, known.task.target_length),
                 strict=True)  # fmt: skip
     inputs = [jnp.asarray(x) for side, length in sides for x in padded(side, length)]
-    run = scoring_program((trained.model,), RuleOptions())
+    run = scoring_program((trained.model,), SearchOptions(0, trained.model.config.end_id))
     devices = jax.local_device_count()
     arrays = [x.reshape(devices, -1, *x.shape[1:]) for x in inputs]
-    attended = np.asarray(run((trained.variables,), None, *arrays, None)[1])
+    attended = np.asarray(run((trained.variables,), None, GivenPairs(*arrays), None)[1])
     attended = attended.reshape(len(pairs), -1)
     agreements = [
         attended[row][j] == i for row, pair_links in enumerate(links) for i, j in pair_links

@@ -15,7 +15,7 @@ from seq2seq.decoding.engine.buckets import pad
 from seq2seq.decoding.engine.engine import Engine
 from seq2seq.decoding.engine.teacher_forcing import EncodedPair
 from seq2seq.model.encoder_decoder import EncoderDecoder
-from seq2seq.model.search.scoring import teacher_forcing
+from seq2seq.model.search.scoring import GivenPairs, teacher_forcing
 from seq2seq.runtime.devices import check_not_forked
 
 
@@ -42,8 +42,9 @@ def attention_of(
     module, variables = engine.models[model], engine.variables[model]
     source, target = len(pair.source), len(pair.target)
     bucket = next(size for size in engine.buckets if size >= max(source, target))
-    sides = [pad([ids], 1, bucket, module.config.pad_id) for ids in pair[:2]]
-    weights = jax.device_get(attention_weights(module, variables, *sides[0], *sides[1]))
+    pad_id = module.config.pad_id
+    padded: list[Any] = [x for ids in pair[:2] for x in pad([ids], 1, bucket, pad_id)]
+    weights = jax.device_get(attention_weights(module, variables, GivenPairs(*padded)))
 
     def stacked(layers: Sequence[np.ndarray], queries: int, keys: int) -> np.ndarray:
         cut = [weights[0, :, :queries, :keys] for weights in layers]  # of each layer [H, T, S]
@@ -59,6 +60,6 @@ def attention_of(
 
 
 @partial(jax.jit, static_argnums=0)
-def attention_weights(module: EncoderDecoder, variables: Any, *arrays: jax.Array) -> Any:
+def attention_weights(module: EncoderDecoder, variables: Any, pairs: GivenPairs) -> Any:
     """The weights of `teacher_forcing`, compiled once for each model and length bucket."""
-    return teacher_forcing(module, variables, *arrays)[1]
+    return teacher_forcing(module, variables, pairs)[1]

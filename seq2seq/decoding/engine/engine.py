@@ -29,13 +29,10 @@ from seq2seq.decoding.engine.calls import Call, Control, Pace, Results, read_res
 from seq2seq.decoding.engine.compilation import CompilationAhead, wait_for
 from seq2seq.decoding.engine.lanes import Lanes
 from seq2seq.decoding.engine.programs import (
-    Pieces,
     Program,
     compiled,
     graph,
-    search_of,
-    values_of,
-    with_values,
+    split,
 )
 from seq2seq.decoding.engine.requests import (
     limits_with_prefix,
@@ -46,12 +43,13 @@ from seq2seq.decoding.engine.requests import (
 )
 from seq2seq.decoding.engine.sizes import Sizes, sizes_of
 from seq2seq.decoding.results import Source
+from seq2seq.decoding.search_options import search_options
 from seq2seq.model.config import ModelConfig
 from seq2seq.model.inference import inference_variables, original_params
 from seq2seq.model.kinds import make_model
 from seq2seq.model.platforms import choices_of
+from seq2seq.model.search.arguments import SearchOptions
 from seq2seq.model.search.hypotheses import Hypotheses
-from seq2seq.model.search.rules import Rules
 from seq2seq.model.search.translate import Request
 from seq2seq.runtime.devices import check_not_forked, replicated, usable_cores
 from seq2seq.runtime.memory import device_memory
@@ -64,23 +62,20 @@ class Engine:
         self,
         models: Sequence[ModelConfig],
         decoding: DecodingConfig,
-        pieces: Pieces = Pieces(),  # noqa: B008 – immutable
-        weights: tuple[float, ...] | None = None,
-        rules: Rules | None = None,
+        options: SearchOptions | None = None,
+        forced: tuple[int, ...] = (),
         control: Control = Control(),  # noqa: B008 – immutable
     ):
-        """`pieces.suppress` has also the ids that no hypothesis may hold for other reasons, and
-        sources hold `pieces.forced_prefix` too (`Source.forced`), after config.data.target_begin.
-        `weights` sum to one; `rules` are a caller's own."""
+        """`options` are those of `decoding` (`search_options`); None: without the options that are
+        texts. `forced` are the tokens with which every translation begins. Sources hold them too
+        (`Source.forced`), after config.data.target_begin."""
         models = [replace(model, dtype=decoding.dtype or model.dtype) for model in models]
         for model in models:
             model.validate()  # a key of compiled programs: it does not change any more
         self.models = [make_model(model) for model in models]
-        self._decoding, self.forced = decoding, pieces.forced_prefix
-        self._search_options = search_of(decoding, pieces, rules)
-        self.weights = None if weights is None else np.array(weights, np.float32)
-        self._values = values_of(decoding, self.weights)
-        self.rule_options = with_values(self._search_options.rules, self._values)
+        self.options = options or search_options(decoding, models[0].end_id, {})
+        self._decoding, self.forced = decoding, forced
+        self._static, self._values = split(self.options)
         self.buckets = length_buckets(min(map(longest_input, models)))
         self._ahead = CompilationAhead()
         self._poll, self._log = control.poll, control.log
@@ -199,8 +194,9 @@ class Engine:
                 jnp.asarray(limits)[lengths],
                 None if fewest is None else jnp.asarray(fewest)[lengths],
                 self._forced_prefix(len(source)) if self.forced else None,
+                numbers,
             )
-            return run(variables, request, numbers, self._values)
+            return run(variables, request, self._values)
 
         return program, self._sentences(key.lanes)
 
@@ -224,7 +220,7 @@ class Engine:
         return int(self._max_lengths(np.array(bucket))) - 1
 
     def _search(self, program: Program) -> Callable[..., Hypotheses]:
-        """(variables, request, line numbers) → Hypotheses; arrays begin with an axis of devices."""
+        """(variables, request) → Hypotheses; arrays begin with an axis of devices."""
         run = compiled(program)
         return lambda *arguments: run(*arguments, self._values)
 
@@ -232,7 +228,7 @@ class Engine:
         """The program of a bucket, with the lanes of this moment: another thread may halve them."""
         length = int(self._max_lengths(np.array(bucket)))
         lanes = self.lanes.of(bucket)
-        return Program(tuple(self.models), self._search_options, bucket, length, lanes)
+        return Program(tuple(self.models), self._static._replace(max_length=length), bucket, lanes)
 
     def _max_lengths(self, lengths: np.ndarray) -> np.ndarray:
         return max_lengths(self._decoding, lengths, self.buckets[-1])
@@ -252,7 +248,7 @@ class Engine:
                 continue
             # The source with the most arrays alone gives arrays of the same shapes.
             source = max(sources, key=lambda source: prefix_arrays([source]))
-            arguments = self.variables, *self._inputs(program, [source]), self._values
+            arguments = self.variables, self._request(program, [source]), self._values
             if self._ahead.start(key, partial(compiled(program).lower, *arguments), threads):
                 started.append(f"{bucket} × {program.lanes}")
         if started:
@@ -298,7 +294,7 @@ class Engine:
 
     def _submit(self, program: Program, sources: list[Source]) -> Call:
         """Give a compiled call for these sources to the threads."""
-        arguments = self.variables, *self._inputs(program, sources)
+        arguments = self.variables, self._request(program, sources)
         run = partial(self._run, program, self._search(program), arguments)
         self._ahead.wait(self._call_key(program, sources), self._poll)
         return Call(program, sources, self.threads.submit(run))
@@ -313,14 +309,11 @@ class Engine:
         )
         return hypotheses, time.perf_counter() - start
 
-    def _inputs(self, program: Program, sources: Sequence[Source]) -> tuple[Request, np.ndarray]:
-        """The request for these sources and their numbers, distributed over the devices."""
+    def _request(self, program: Program, sources: Sequence[Source]) -> Request:
+        """The request for these sources, distributed over the devices."""
         config, shape = self.models[0].config, (self._capacity(program), program.bucket)
         request = padded_request(sources, shape, config, self._decoding, self.buckets[-1])
-        numbers = np.zeros(shape[0], np.int64)
-        numbers[: len(sources)] = [source.number for source in sources]
-        numbers = numbers.astype(np.int32)  # random keys are made of the lowest 32 bits
-        return jax.tree.map(distribute, (request, numbers))  # [devices, Q, …]
+        return jax.tree.map(distribute, request)  # [devices, Q, …]
 
     def _collect(self, call: Call) -> Results:
         """The results of a call. While the devices run out of memory, its sources are searched
@@ -329,7 +322,7 @@ class Engine:
         while True:
             hypotheses = self._fetch(call)
             if hypotheses is not None:
-                has_own_rules = self._search_options.rules.custom is not None
+                has_own_rules = self.options.rules is not None
                 results += read_results(call.sources, hypotheses, has_own_rules)
                 sources = sources[len(call.sources) :]
             if not sources:

@@ -46,8 +46,12 @@ def padded_request(
         _, numbers = pad([source.forced for source in sources], sentences, width, 0)
         prefix = (*pad(tokens, sentences, width, 0), numbers)[:arrays]  # [Q, P], [Q], [Q]
         limits = limits_with_prefix(limits, prefix[1])
+    # Random keys are made of the lowest 32 bits.
+    lines = np.zeros(sentences, np.int64)  # [Q]
+    lines[: len(sources)] = [source.number for source in sources]
     # NumPy arrays, which a compiled function accepts as JAX arrays.
-    values: list[Any] = [source, lengths, limits, min_lengths(options, lengths), prefix]
+    fewest, line_numbers = min_lengths(options, lengths), lines.astype(np.int32)
+    values: list[Any] = [source, lengths, limits, fewest, prefix, line_numbers]
     return Request(*values)
 
 

@@ -29,9 +29,9 @@ from seq2seq.decoding.results import (
     stripped,
 )
 from seq2seq.model.encoder_decoder import EncoderDecoder
+from seq2seq.model.search.arguments import SearchOptions
 from seq2seq.model.search.hypotheses import length_penalty
-from seq2seq.model.search.rules import RuleOptions, make_rules
-from seq2seq.model.search.scoring import attended_tokens, score_targets
+from seq2seq.model.search.scoring import GivenPairs, attended_tokens, score_targets
 
 PROGRAMS = 8  # kept, one for each set of models and of rules that change scores
 
@@ -70,7 +70,7 @@ class TeacherForcing:
     @cached_property
     def _run(self) -> Callable[..., Any]:
         """The compiled pass. It is made at the first use, because it needs the devices."""
-        return scoring_program(tuple(self._engine.models), self._engine.rule_options.for_scoring())
+        return scoring_program(tuple(self._engine.models), scoring_options(self._engine.options))
 
     def pair(
         self,
@@ -210,8 +210,9 @@ class TeacherForcing:
     def _batch(self, bucket: int, capacity: int, pairs: list[EncodedPair]) -> list[Scored]:
         """The scores of at most `capacity` pairs, computed on all devices."""
         engine, pad_id = self._engine, self._engine.models[0].config.pad_id
-        source = pad([pair.source for pair in pairs], capacity, bucket, pad_id)  # [B, S], [B]
-        target = pad([pair.target for pair in pairs], capacity, bucket, pad_id)  # [B, T], [B]
+        sides = [[pair.source for pair in pairs], [pair.target for pair in pairs]]
+        # [B, S], [B], [B, T], [B]
+        padded: list[Any] = [x for ids in sides for x in pad(ids, capacity, bucket, pad_id)]
         free = None
         if self._decoding.forced_end or any(pair.forced for pair in pairs):
             free = np.zeros((capacity, bucket), bool)  # [B, T]
@@ -223,8 +224,8 @@ class TeacherForcing:
             after = np.zeros(capacity, np.int32)  # [B]
             after[: len(pairs)] = [pair.after for pair in pairs]
         marks = None if free is None and after is None else (free, after)
-        arrays = jax.tree.map(distribute, (*source, *target, marks))
-        forced = jax.device_get(self._run(engine.variables, engine.weights, *arrays))
+        arrays = jax.tree.map(distribute, (GivenPairs(*padded), marks))
+        forced = jax.device_get(self._run(engine.variables, engine.options.weights, *arrays))
         log_probs, attended = jax.tree.map(merge_devices, forced)  # [B, T]; [B, T] or None
         return [
             self._scored(pair, log_probs[row], [] if attended is None else attended[row].tolist())
@@ -255,9 +256,23 @@ def scored_translation(item: Item, pair: EncodedPair, scored: Scored) -> Transla
     return Translation([hypothesis], tokens, pair.length, pair.unknown, item.replaced)
 
 
+def scoring_options(options: SearchOptions) -> SearchOptions:
+    """The options that change the scores of given targets, with one value of all others, so that
+    these need no other program. A caller's `rules` are assumed to restrict a search only."""
+    return SearchOptions(
+        max_length=0,
+        end_id=options.end_id,
+        repetition_penalty=options.repetition_penalty,
+        suppress=options.suppress,
+        renormalize=options.renormalize,
+    )
+
+
 @lru_cache(PROGRAMS)
-def scoring_program(models: tuple[EncoderDecoder, ...], options: RuleOptions) -> Callable[..., Any]:
-    """(variables, ensemble weights, source, lengths, target, target lengths, marks) → the
+def scoring_program(
+    models: tuple[EncoderDecoder, ...], options: SearchOptions
+) -> Callable[..., Any]:
+    """(variables, ensemble weights, pairs, marks) → the
     log-probability of each target token, and the source token that it attends to most, of those
     before the end token; None without cross-attention. Arrays have a leading axis of devices.
     `marks` are the target tokens that cost nothing and the numbers of source tokens after the end
@@ -265,25 +280,19 @@ def scoring_program(models: tuple[EncoderDecoder, ...], options: RuleOptions) ->
 
     One program computes both, so that all numbers of a pair are equal in every mode.
     """
-    rules = make_rules(models[0].config.end_id, options)
 
     def run(
         variables: Sequence[Any],
         weights: jax.Array | None,
-        source: jax.Array,
-        lengths: jax.Array,
-        target: jax.Array,
-        target_lengths: jax.Array,
+        pairs: GivenPairs,
         marks: tuple[jax.Array | None, jax.Array | None] | None,
     ) -> tuple[jax.Array, jax.Array | None]:
-        pairs = list(zip(models, variables, strict=True))
+        members = list(zip(models, variables, strict=True))
         free, after = marks or (None, None)
-        forced = score_targets(
-            pairs, source, lengths, target, target_lengths, rules=rules, weights=weights, free=free
-        )
-        if forced.attention is None:
-            return forced.log_probs, None
-        to_end = lengths if after is None else lengths - after
-        return forced.log_probs, attended_tokens(forced.attention, to_end)
+        scores = score_targets(members, pairs, options._replace(weights=weights), free)
+        if scores.attention is None:
+            return scores.log_probs, None
+        to_end = pairs.lengths if after is None else pairs.lengths - after
+        return scores.log_probs, attended_tokens(scores.attention, to_end)
 
-    return on_devices(run, (None, None, 0, 0, 0, 0, 0))
+    return on_devices(run, (None, None, 0, 0))

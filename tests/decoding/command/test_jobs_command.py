@@ -287,7 +287,7 @@ def test_a_malformed_line_is_refused_before_any_device_is_used(run, tmp_path):
         (("--target={d}/in.txt",), "--target has no effect on a beam search"),
         (("--baseline={d}/in.txt",), "--baseline has no effect without --reference"),
         (("--metric=bleu,x", "--reference={d}/in.txt"), "--metric: unknown metric 'x': expected"),
-        (("--suppress=nowhere",), "'nowhere' cannot be suppressed: expected pieces"),
+        (("--suppress=nowhere",), "other than the end token, got 'nowhere'; remove it"),
         (("--temperature=0",), "above 0"),
         (("--top_p=90",), "at most 1"),
         (("--min_length=10000000000",), "below 2^31"),

@@ -105,7 +105,7 @@ def test_the_results_of_a_call_are_available_before_the_next_call(mode, monkeypa
 def test_a_line_without_an_allowed_translation_is_blank_and_reported(translator, capsys):
     """A search whose rules allow no hypothesis finds none."""
 
-    def none(_, request, numbers):
+    def none(_, request):
         shape = (*request.lengths.shape, 1)
         scores = np.full(shape, -np.inf, np.float32)
         return Hypotheses(request.source[:, :, None], np.zeros(shape, int), scores, scores)

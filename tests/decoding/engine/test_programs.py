@@ -18,8 +18,10 @@ from seq2seq.decoding.command.formats import Item, formats_of
 from seq2seq.decoding.command.output_lines import OutputLines
 from seq2seq.decoding.command.progress import DecodingProgress
 from seq2seq.decoding.engine import programs
+from seq2seq.decoding.search_options import search_options
 from seq2seq.decoding.translator import Translator
-from seq2seq.model.search.translate import Request, Search
+from seq2seq.model.search.arguments import SearchOptions
+from seq2seq.model.search.translate import Request
 from seq2seq.pretrained import models
 from seq2seq.runtime.errors import CHECKPOINT, DIVERGED, UserError
 from seq2seq.storage import run_files
@@ -30,11 +32,11 @@ from tests.support.tiny import write_run
 
 
 def test_a_search_and_config_decoding_have_the_same_defaults():
-    search = Search()
-    defaults = {**search._asdict(), **search.rules._asdict()}
-    del defaults["rules"], defaults["weights"], defaults["custom"]  # not options of a config
-    for name in ("suppress", "suppress_first"):  # token ids, which are pieces in the config
-        assert (getattr(DecodingConfig(), name), defaults.pop(name)) == ("", ())
+    defaults = SearchOptions(max_length=0, end_id=2)._asdict()
+    assert SearchOptions(**defaults) == search_options(DecodingConfig(), 2, {})
+    for name in ("end_id", "rules", "weights"):  # not options of a config
+        del defaults[name]
+    assert (defaults.pop("suppress"), defaults.pop("masks")) == ((), ())
     assert {name: getattr(DecodingConfig(), name) for name in defaults} == defaults
 
 
@@ -48,26 +50,23 @@ def test_new_values_compile_nothing_and_are_those_of_the_search():
     """tests/decoding/test_decoding_combinations.py tests their effects."""
     traced = []
 
-    def values(models, request, search, *sizes):
-        traced.append(sizes)
+    def values(models, request, options, lanes):
+        traced.append(lanes)
         given = (
-            search.alpha, search.rules.repetition_penalty, search.temperature, search.top_p,
+            options.alpha, options.repetition_penalty, options.temperature, options.top_p,
+            options.seed,
         )  # fmt: skip
-        return jnp.array(given), request.keys
+        return jnp.array(given)
 
     lengths = np.array([16, 3, 0])
-    inputs = Request(np.zeros((3, 16), int), lengths, lengths), np.arange(3) + 40
-    inputs = jax.tree.map(lambda x: np.stack([x] * jax.local_device_count()), inputs)
+    request = Request(np.zeros((3, 16), int), lengths, lengths, numbers=np.arange(3))
+    request = jax.tree.map(lambda x: np.stack([x] * jax.local_device_count()), request)
     with quick_searches(values):
         for options in VALUES:
             engine = translator_of(samples=3, **options).engine
             search = engine._search(engine._program(16))
-            given, keys = jax.device_get(search(engine.variables, *inputs))
-            key = jax.random.PRNGKey(options["seed"])
-            expected = [jax.random.fold_in(key, number) for number in range(40, 43)]
-            np.testing.assert_array_equal(keys[-1], expected)
-            *numbers, _ = options.values()
-            np.testing.assert_array_equal(given[-1], np.float32(numbers))
+            given = jax.device_get(search(engine.variables, request))
+            np.testing.assert_array_equal(given[-1], np.float32(list(options.values())))
     assert len(traced) == 1
 
 

@@ -12,7 +12,7 @@ import pytest
 from seq2seq.decoding.engine.requests import padded_request
 from seq2seq.decoding.engine.teacher_forcing import TeacherForcing
 from seq2seq.decoding.results import Hypothesis, Source
-from seq2seq.model.search.scoring import score_targets
+from seq2seq.model.search.scoring import GivenPairs, score_targets
 from tests.support.models.random_translator import LINES, scored, translator_of
 
 
@@ -25,9 +25,9 @@ def test_each_pair_is_scored_once_also_at_the_boundary_of_a_bucket(monkeypatch):
     translator, lengths = translator_of(longest=20), []
     run = translator.forcing._run
 
-    def counted(variables, weights, source, source_lengths, *target):
-        lengths.extend(np.asarray(source_lengths).ravel().tolist())
-        return run(variables, weights, source, source_lengths, *target)
+    def counted(variables, weights, pairs, marks):
+        lengths.extend(np.asarray(pairs.lengths).ravel().tolist())
+        return run(variables, weights, pairs, marks)
 
     monkeypatch.setattr(translator.forcing, "_run", counted)
     first = translator.engine.buckets[0]
@@ -42,7 +42,7 @@ def test_each_target_token_is_linked_to_the_source_token_of_largest_attention(tr
     ids = [np.array([[*translator.source_tokenizer.encode(text), 2]]) for text in (source, target)]
     models = [(translator.engine.models[0], translator.engine.variables[0])]
     length, score = np.array([4]), jax.jit(partial(score_targets, models))
-    attention = np.asarray(score(ids[0], length, ids[1], length).attention)
+    attention = np.asarray(score(GivenPairs(ids[0], length, ids[1], length)).attention)
     assert attention.shape == (1, 4, 4)
     np.testing.assert_allclose(attention.sum(axis=2), 1.0, atol=1e-5)
     assert aligned.links == [(int(attention[0, j, :3].argmax()), j) for j in range(3)]
@@ -55,13 +55,15 @@ def test_scores_of_padding_are_0_and_padding_changes_nothing(translator):
     models = [(translator.engine.models[0], translator.engine.variables[0])]
     source, target = np.array([[5, 6, 7, 2]]), np.array([[8, 9, 2]])
     score = jax.jit(partial(score_targets, models))
-    expected = score(source, np.array([4]), target, np.array([3]))
+    expected = score(GivenPairs(source, np.array([4]), target, np.array([3])))
     for filler in (0, 9):
         padded = [
             np.pad(x, ((0, 0), (0, n)), constant_values=filler)
             for x, n in ((source, 3), (target, 2))
         ]
-        results = jax.device_get(score(padded[0], np.array([4]), padded[1], np.array([3])))
+        results = jax.device_get(
+            score(GivenPairs(padded[0], np.array([4]), padded[1], np.array([3])))
+        )
         np.testing.assert_allclose(results.log_probs[:, :3], expected.log_probs, atol=1e-5)
         np.testing.assert_allclose(results.attention[:, :3, :4], expected.attention, atol=1e-5)
         assert not results.log_probs[:, 3:].any() and not results.attention[:, :3, 4:].any()

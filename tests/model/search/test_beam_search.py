@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 from seq2seq.model import platforms
+from seq2seq.model.search.arguments import SearchOptions, Targets
 from seq2seq.model.search.beam_search import beam_search
 from seq2seq.model.search.candidates import candidates, logsumexp, top_k
 from seq2seq.model.search.hypotheses import length_penalty
@@ -193,8 +194,8 @@ def test_logits_of_half_precision_are_searched_in_float32():
 
     def search(tables, limits):
         step, start = bigram_step(tables), jnp.full(B, START)
-        options = dict(beam_size=2, max_length=LIMIT, end_id=END, rules=rules)
-        return beam_search(step, None, start, limits, **options)
+        options = SearchOptions(LIMIT, END, beam_size=2, rules=rules)
+        return beam_search(step, None, Targets(start, limits), options)
 
     found = jax.eval_shape(search, random_tables(0).astype(np.float16), random_limits(0))
     assert {*seen, (found.scores.dtype, found.log_probs.dtype)} == {(np.dtype("float32"),) * 2}

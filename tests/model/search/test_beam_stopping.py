@@ -11,7 +11,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from seq2seq.model.search.beam_search import Options, Queue, beam_search, stopped
+from seq2seq.model.search.arguments import SearchOptions, Targets
+from seq2seq.model.search.beam_search import Queue, beam_search, stopped
 from seq2seq.model.search.hypotheses import first_live, no_finished
 from tests.support.marks import slow_except
 from tests.support.models.table_models import (
@@ -127,7 +128,7 @@ def test_a_horizon_stops_when_no_hypothesis_within_it_could_win(horizon):
 def test_the_longest_horizon_stops_where_the_exact_bound_does():
     """Steps + horizon would overflow."""
     beams, values = STOPPING["beam_size"], np.linspace(-3.0, -0.1, 30, dtype=np.float32)
-    options = Options(beams, LONGEST, END, 1.0, False, 1, None, horizon=0)
+    options = SearchOptions(LONGEST, END, beam_size=beams, alpha=1.0)
 
     @jax.jit
     def done(values):
@@ -233,12 +234,9 @@ def test_sentences_that_share_lanes_have_the_results_of_separate_lanes(lanes, op
         return beam_search(
             step,
             empty,
-            jnp.full(B, START),
-            limits,
-            max_length=LIMIT,
-            end_id=END,
-            queue=Queue(lanes, load),
-            **options,
+            Targets(jnp.full(B, START), limits),
+            SearchOptions(LIMIT, END, **options),
+            Queue(lanes, load),
         )
 
     hypotheses = jax.device_get(shared(tables, limits))
@@ -293,8 +291,8 @@ def test_parents_and_ancestry_give_the_same_history():
 
         beams = PAPER["beam_size"]
         state = jnp.full((B, beams, LIMIT), -1), jnp.full((B, LIMIT, beams), -1)
-        options = PAPER | dict(max_length=LIMIT, end_id=END)
-        return beam_search(step, state, jnp.full(B, START), limits, **options)
+        targets = Targets(jnp.full(B, START), limits)
+        return beam_search(step, state, targets, SearchOptions(LIMIT, END, **PAPER))
 
     weights = np.random.default_rng(0).normal(0, 1, (B, LIMIT, V, V)).astype(np.float32)
     limits = random_limits(0)

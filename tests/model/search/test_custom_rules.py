@@ -7,9 +7,15 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from seq2seq.model.search.arguments import Mask, Place, SearchOptions, Targets
 from seq2seq.model.search.beam_search import Queue, beam_search
-from seq2seq.model.search.rules import RuleOptions, forbid_sequences_mask, make_rules
-from seq2seq.model.search.sampling import SamplingOptions, sample
+from seq2seq.model.search.rules import (
+    forbid_sequences_mask,
+    make_rules,
+    no_repeat_ngram_mask,
+    suppress_first_mask,
+)
+from seq2seq.model.search.sampling import sample
 from seq2seq.model.search.scoring import target_log_probs
 from tests.model.search.test_search_rules import (
     END,
@@ -27,15 +33,16 @@ from tests.model.search.test_search_rules import (
 )
 
 SEQUENCES = [(4,), (3, 5), (5, 5), (3, 3, 6), (6, 5, 3), (6, 6, 6, 6)]
+MASK_FUNCTIONS = no_repeat_ngram_mask, suppress_first_mask, forbid_sequences_mask
 BIAS = np.random.default_rng(9).normal(0, 1, V).astype(np.float32)
 
 
 def forbid(logits, normalizer, history, t, sentences):
-    return logits, normalizer, forbid_sequences_mask(history, t, SEQUENCES, V)
+    return logits, normalizer, forbid_sequences_mask(Place(history, t, V), SEQUENCES)
 
 
 def forbid_suppressed(logits, normalizer, history, t, sentences):
-    return logits, normalizer, forbid_sequences_mask(history, t, [(3, 5), (6, 3, 6)], V)
+    return logits, normalizer, forbid_sequences_mask(Place(history, t, V), [(3, 5), (6, 3, 6)])
 
 
 def biased(logits, normalizer, history, t, sentences):
@@ -63,22 +70,22 @@ def completes(written, token):
 def search(tables, limits, options, beam_size):
     return beam_search(
         *model_of(tables, beam_size),
-        limits,
-        beam_size=beam_size,
-        nbest=beam_size,
-        max_length=LIMIT,
-        end_id=END,
-        rules=make_rules(END, options),
+        targets_of(limits),
+        options._replace(beam_size=beam_size, nbest=beam_size),
     )
 
 
 def model_of(tables, beams):
-    """The step, its initial state, and the start tokens."""
-    sentences = len(tables)
-    return step_of(tables), jnp.full((sentences, beams), START), jnp.full(sentences, START)
+    """The step and its initial state."""
+    return step_of(tables), jnp.full((len(tables), beams), START)
 
 
-BIASED = RuleOptions((3,), renormalize=True, repetition_penalty=1.7, custom=biased)
+def targets_of(limits, **options):
+    return Targets(jnp.full(len(limits), START), limits, **options)
+
+
+USUAL = SearchOptions(LIMIT, END)
+BIASED = USUAL._replace(suppress=(3,), renormalize=True, repetition_penalty=1.7, rules=biased)
 
 
 @jax.jit
@@ -86,19 +93,13 @@ def search_with_all(tables, limits, prefix):
     """A third of the sentences have `forbid` and the prefixes, a third BIASED, the last one
     `rewarding`."""
     rules = [
-        make_rules(END, RuleOptions(custom=forbid), prefix=prefix),
-        make_rules(END, BIASED),
-        make_rules(END, RuleOptions(custom=rewarding)),
+        make_rules(USUAL._replace(rules=forbid), targets_of(limits, prefix=prefix)),
+        make_rules(BIASED),
+        make_rules(USUAL._replace(rules=rewarding)),
     ]
-    return beam_search(
-        *model_of(tables, 3),
-        limits,
-        beam_size=3,
-        nbest=3,
-        max_length=LIMIT,
-        end_id=END,
-        rules=rules_by_case(rules, np.repeat([0, 1, 2], B)),
-    )
+    by_case = rules_by_case(rules, np.repeat([0, 1, 2], B))
+    options = USUAL._replace(beam_size=3, nbest=3, rules=by_case)
+    return beam_search(*model_of(tables, 3), targets_of(limits), options)
 
 
 @cache
@@ -151,15 +152,14 @@ def test_a_callers_rules_are_applied_to_the_logits_of_the_model_before_the_other
 def test_sequences_that_cannot_occur_change_no_bit():
     tables, limits = tables_and_limits(8)
     usual, results = (
-        jax.device_get(search(tables, limits, RuleOptions((3,), custom=custom), 1))
-        for custom in (None, forbid_suppressed)
+        jax.device_get(search(tables, limits, USUAL._replace(suppress=(3,), rules=rules), 1))
+        for rules in (None, forbid_suppressed)
     )
     jax.tree.map(np.testing.assert_array_equal, results, usual)
 
 
 def test_no_sample_contains_a_forbidden_sequence():
     tables, _ = tables_and_limits(9)
-    options = SamplingOptions(samples=20, max_length=LIMIT, end_id=END)
 
     @jax.jit
     def draw(forbidden):
@@ -167,10 +167,10 @@ def test_no_sample_contains_a_forbidden_sequence():
             logits, normalizer, allowed = forbid(*arguments)
             return logits, normalizer, allowed | ~forbidden
 
-        step, state, start = model_of(jnp.asarray(tables), 20)
         keys = jax.random.split(jax.random.key(0), B)
-        rules = make_rules(END, RuleOptions(custom=custom))
-        return sample(step, state, start, jnp.full(B, LIMIT), keys, options, rules)
+        options = USUAL._replace(samples=20, rules=custom)
+        targets = targets_of(jnp.full(B, LIMIT))
+        return sample(*model_of(jnp.asarray(tables), 20), targets, keys, options)
 
     def completed(forbidden):
         """The share of drawn tokens, before the limit, that complete a forbidden sequence."""
@@ -189,7 +189,7 @@ def test_forbid_sequences_mask_equals_a_scan_of_the_history():
     random = np.random.default_rng(0)
     t, history = random.integers(0, LIMIT, B), random.integers(3, V, (B, 2, LIMIT))
     history = np.where(np.arange(LIMIT) < t[:, None, None], history, -1)
-    mask = partial(forbid_sequences_mask, sequences=SEQUENCES, vocab=V)
+    mask = lambda *place: forbid_sequences_mask(Place(*place, V), SEQUENCES)  # noqa: E731
     masks = np.asarray(jax.jit(mask)(history, t))
     seen = set()
     for b, n in np.ndindex(B, 2):
@@ -204,7 +204,7 @@ def test_forbid_sequences_mask_equals_a_scan_of_the_history():
 def test_forbidden_sequences_must_hold_ids_of_the_vocabulary(sequences):
     history, t = jnp.zeros((1, 1, 3), int), jnp.zeros(1, int)
     with pytest.raises(ValueError, match="sequences must hold ids from 0 to 6; got"):
-        jax.eval_shape(lambda: forbid_sequences_mask(history, t, sequences, V))
+        jax.eval_shape(lambda: forbid_sequences_mask(Place(history, t, V), sequences))
 
 
 def test_queue_rules_and_samples_have_the_same_dtypes_with_64_bit_types():
@@ -223,21 +223,18 @@ def test_queue_rules_and_samples_have_the_same_dtypes_with_64_bit_types():
         def custom(logits, normalizer, *_):
             return logits.astype(tables.dtype), normalizer.astype(tables.dtype), jnp.asarray(MASK)
 
-        start = jnp.full(B, START)
-        rules = make_rules(
-            END,
-            RuleOptions((3,), (5,), True, 1.3, 2, custom),
-            min_lengths=jnp.full(B, 2),
-            prefix=(jnp.full((B, 2), 4), jnp.full(B, 1)),
-        )
-        hypotheses = beam_search(
-            step, (jnp.zeros(4, int), jnp.full((4, 2), START, jnp.int32)), start, limits,
-            beam_size=2, max_length=LIMIT, end_id=END, rules=rules, queue=Queue(4, load),
+        prefix = jnp.full((B, 2), 4), jnp.full(B, 1)
+        targets = targets_of(limits, min_lengths=jnp.full(B, 2), prefix=prefix)
+        masks = tuple(map(Mask, MASK_FUNCTIONS, (2, (5,), ((5, 6),))))
+        options = SearchOptions(
+            LIMIT, END, beam_size=2, suppress=(3,), renormalize=True, repetition_penalty=1.3,
+            masks=masks, rules=custom, samples=2, top_k=3, top_p=0.9,
         )  # fmt: skip
+        state = jnp.zeros(4, int), jnp.full((4, 2), START, jnp.int32)
+        hypotheses = beam_search(step, state, targets, options, Queue(4, load))
         keys = jax.vmap(partial(jax.random.fold_in, jax.random.PRNGKey(0)))(jnp.arange(B))
-        options = SamplingOptions(samples=2, max_length=LIMIT, end_id=END, top_k=3, top_p=0.9)
         last = jnp.full((B, 2), START, jnp.int32)
-        return hypotheses, sample(step_of(tables), last, start, limits, keys, options, rules)
+        return hypotheses, sample(step_of(tables), last, targets, keys, options)
 
     usual = jax.eval_shape(searched_and_drawn, tables, limits)
     with jax.enable_x64():
@@ -269,8 +266,7 @@ WRONG = {
 
 @pytest.mark.parametrize("message", WRONG)
 def test_an_error_of_a_callers_rules_names_the_wrong_result(message):
-    """Rules of a Translator, and rules that a search or scoring gets without `make_rules`; one
-    function makes these checks."""
+    """In a search, a sample and the scoring of given targets; one function makes these checks."""
     error, changed = WRONG[message]
     tables, limits = tables_and_limits(5)
 
@@ -278,21 +274,18 @@ def test_an_error_of_a_callers_rules_names_the_wrong_result(message):
         return changed(logits, normalizer)
 
     def searched(tables, limits):
-        options = dict(beam_size=2, max_length=LIMIT, end_id=END, rules=wrong)
-        return beam_search(*model_of(tables, 2), limits, **options)
+        options = USUAL._replace(beam_size=2, rules=wrong)
+        return beam_search(*model_of(tables, 2), targets_of(limits), options)
 
     def drawn(tables, limits):
-        options = SamplingOptions(samples=2, max_length=LIMIT, end_id=END)
+        options = USUAL._replace(samples=2, rules=wrong)
         keys = jax.random.split(jax.random.key(0), B)
-        return sample(*model_of(tables, 2), limits, keys, options, wrong)
+        return sample(*model_of(tables, 2), targets_of(limits), keys, options)
 
     def scored(tables, limits):
         return target_log_probs(tables[:, START], jnp.ones((B, V), int), wrong)
 
-    def translated(tables, limits):
-        return search(tables, limits, options=RuleOptions(custom=wrong), beam_size=2)
-
-    others = (searched, drawn, translated) if "broadcast" in message else ()
+    others = (searched, drawn) if "broadcast" in message else ()
     for function in (scored, *others):
         with pytest.raises(error, match=message):
             jax.eval_shape(function, tables, limits)

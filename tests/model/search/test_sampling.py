@@ -9,8 +9,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from seq2seq.model.search.rules import RuleOptions, make_rules
-from seq2seq.model.search.sampling import SamplingOptions, sample, top_k_top_p_mask
+from seq2seq.model.search.arguments import SearchOptions, Targets
+from seq2seq.model.search.sampling import sample, top_k_top_p_mask
 
 V, START, END, LIMIT = 5, 1, 2, 3
 
@@ -27,11 +27,9 @@ def draw(tables, limits, keys, suppress=(), **options):
     return sample(
         step_of(tables),
         None,
-        jnp.full(len(tables), START),
-        limits,
+        Targets(jnp.full(len(tables), START), limits),
         keys,
-        SamplingOptions(max_length=LIMIT, end_id=END, **options),
-        make_rules(END, RuleOptions(suppress=suppress)),
+        SearchOptions(LIMIT, END, suppress=suppress, **options),
     )
 
 
@@ -205,9 +203,9 @@ def test_the_history_for_rules_holds_only_drawn_tokens_and_a_sample_without_a_to
 
     @jax.jit
     def run(keys):
-        options = SamplingOptions(samples=4, max_length=LIMIT, end_id=END)
-        start, limits = jnp.full(2, START), jnp.full(2, LIMIT)
-        return sample(step_of(jnp.asarray(logits)), None, start, limits, keys, options, rules)
+        targets = Targets(jnp.full(2, START), jnp.full(2, LIMIT))
+        options = SearchOptions(LIMIT, END, samples=4, rules=rules)
+        return sample(step_of(jnp.asarray(logits)), None, targets, keys, options)
 
     drawn = run(keys_of(2))
     assert drawn.lengths.tolist() == [[1] * 4, [2] * 4]

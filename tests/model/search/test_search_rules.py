@@ -7,12 +7,14 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from seq2seq.model.search.arguments import Mask, Place, SearchOptions, Targets
 from seq2seq.model.search.beam_search import beam_search
-from seq2seq.model.search.rules import RuleOptions, make_rules, no_repeat_ngram_mask
+from seq2seq.model.search.rules import make_rules, no_repeat_ngram_mask
 from tests.support.marks import slow_except
 from tests.support.oracles.slow_beam_search import listed, slow_beam_search
 
 B, V, LIMIT, START, END = 19, 7, 11, 1, 2
+MASKS = {"no_repeat_ngram": no_repeat_ngram_mask}
 # "free": all tokens of a prefix but the last one cost nothing.
 COMBINATIONS = {
     "suppress": dict(suppress=(3, 5)),
@@ -26,7 +28,7 @@ COMBINATIONS = {
     "min_lengths": dict(min_lengths=True),
     "prefix": dict(prefix=True),
     "free": dict(prefix=True, free=True),
-    "free_ends": dict(free_ends=True, suppress=(3,), renormalize=True),
+    "forced_end": dict(forced_end=True, suppress=(3,), renormalize=True),
     "together": dict(
         suppress=(4,), repetition_penalty=0.8, no_repeat_ngram=3, min_lengths=True, prefix=True
     ),
@@ -37,7 +39,7 @@ COMBINATIONS = {
         min_lengths=True,
         prefix=True,
         free=True,
-        free_ends=True,
+        forced_end=True,
     ),
 }
 
@@ -64,16 +66,19 @@ def step_of(tables):
     return step
 
 
-def rules_of(options, min_lengths, prefix, limits=None):
-    if "free" in options:
+def rules_of(case, min_lengths, prefix, limits):
+    """The rules of a case: of COMBINATIONS, or similar."""
+    if "free" in case:
         prefix = (*prefix, jnp.maximum(prefix[1] - 1, 0))
-    return make_rules(
-        END,
-        RuleOptions(**{name: options[name] for name in RuleOptions._fields if name in options}),
-        min_lengths=min_lengths if "min_lengths" in options else None,
-        prefix=prefix if "prefix" in options else None,
-        free_ends=limits if "free_ends" in options else None,
+    named = {name: case[name] for name in SearchOptions._fields if name in case}
+    masks = tuple(Mask(MASKS[name], case[name]) for name in MASKS if name in case)
+    targets = Targets(
+        jnp.full(len(limits), START),
+        limits,
+        min_lengths=min_lengths if "min_lengths" in case else None,
+        prefix=prefix if "prefix" in case else None,
     )
+    return make_rules(SearchOptions(LIMIT, END, masks=masks, **named), targets)
 
 
 def rules_by_case(all_rules, case):
@@ -104,19 +109,13 @@ def for_each_case(cases, *arrays):
 @partial(jax.jit, static_argnames="beam_size")
 def search(case, tables, limits, min_lengths, prefix, beam_size):
     """Beam search; the rules of a sentence are those of its case in COMBINATIONS."""
+    every = [rules_of(options, min_lengths, prefix, limits) for options in COMBINATIONS.values()]
+    rules = rules_by_case(every, case)
     return beam_search(
         step_of(tables),
         jnp.full((len(tables), beam_size), START),
-        jnp.full(len(tables), START),
-        limits,
-        beam_size=beam_size,
-        max_length=LIMIT,
-        end_id=END,
-        nbest=beam_size,
-        rules=rules_by_case(
-            [rules_of(options, min_lengths, prefix, limits) for options in COMBINATIONS.values()],
-            case,
-        ),
+        Targets(jnp.full(len(tables), START), limits),
+        SearchOptions(LIMIT, END, beam_size=beam_size, nbest=beam_size, rules=rules),
     )
 
 
@@ -144,7 +143,7 @@ def defined_model(options, table, min_lengths, prefix, length, limit=None):
             log_probs = log_softmax(log_probs)
         if "free" in options and len(written) < length - 1:
             log_probs[prefix[len(written)]] = 0.0
-        if "free_ends" in options and len(written) + 1 == limit:
+        if "forced_end" in options and len(written) + 1 == limit:
             log_probs[END] = 0.0
         return log_probs
 
@@ -195,7 +194,9 @@ def test_a_search_with_rules_equals_the_slow_search_with_their_definitions(beam_
 
 
 def test_without_enabled_rules_make_rules_returns_none():
-    assert make_rules(END) is None
+    targets = Targets(jnp.full(B, START), jnp.full(B, LIMIT))
+    for requirements in (None, targets):
+        assert make_rules(SearchOptions(LIMIT, END, renormalize=True), requirements) is None
 
 
 @pytest.mark.parametrize("n", [1, 2, 3, 13])
@@ -205,7 +206,7 @@ def test_no_repeat_ngram_mask_equals_a_scan_of_the_history(n):
     history = random.integers(0, 3, (B, 2, LIMIT))
     history[..., t:] = -1
     masks = np.asarray(
-        jax.jit(no_repeat_ngram_mask, static_argnums=(2, 3))(history, np.full(B, t), V, n)
+        jax.jit(lambda *place: no_repeat_ngram_mask(Place(*place, V), n))(history, np.full(B, t))
     )
     for b, hypothesis in np.ndindex(B, 2):
         written = tuple(history[b, hypothesis, :t].tolist())

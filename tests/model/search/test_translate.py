@@ -14,7 +14,9 @@ from jax.extend.core import jaxprs_in_params
 
 from seq2seq.model.config import ModelConfig
 from seq2seq.model.search import translate as module
-from seq2seq.model.search.translate import Request, Search, translate
+from seq2seq.model.search.arguments import SearchOptions
+from seq2seq.model.search.hypotheses import Hypotheses
+from seq2seq.model.search.translate import Request, translate
 from seq2seq.model.transformer import Transformer
 from seq2seq.training.parameters import parameter_shapes
 from tests.support.marks import slow_except
@@ -46,7 +48,7 @@ def random_variables(model, seed=0):
 
 def search_once(model, lanes, variables, source, lengths, limits):
     request = Request(source, lengths, limits)
-    return translate([(model, variables)], request, Search(**SEARCH), T, lanes)
+    return translate([(model, variables)], request, SearchOptions(T, END, **SEARCH), lanes)
 
 
 @cache
@@ -103,7 +105,7 @@ def test_max_length_is_at_most_that_of_every_model():
     request = Request(*map(jnp.asarray, (random_source(), LENGTHS, LIMITS)))
     for wrong in (0, 20):
         with pytest.raises(ValueError, match=f"from 1 to the models' max_length, 19; got {wrong}"):
-            translate(models, request, Search(**SEARCH), wrong, B)
+            translate(models, request, SearchOptions(wrong, END, **SEARCH), B)
 
 
 def test_wrong_requests_are_refused_by_the_name_of_the_argument():
@@ -120,9 +122,10 @@ def test_wrong_requests_are_refused_by_the_name_of_the_argument():
         (ValueError, "source must not be empty", {k: x[:0] for k, x in request._asdict().items()
                                                  if x is not None}, B),
         (ValueError, "lanes must be at least 1; got 0", {}, 0),
+        (TypeError, "request.numbers must be integer", dict(numbers=numbers * 1.0), B),
     ):  # fmt: skip
         with pytest.raises(error, match=message):
-            translate(models, request._replace(**change), Search(**SEARCH), 19, lanes)
+            translate(models, request._replace(**change), SearchOptions(19, END), lanes)
 
 
 def test_every_option_reaches_the_search(monkeypatch):
@@ -133,18 +136,34 @@ def test_every_option_reaches_the_search(monkeypatch):
     class Searched(Exception):
         pass
 
-    def recorded(*arguments, **options):
-        reached.update(options)
+    def recorded(step, state, targets, options, queue):
+        reached.update(options._asdict())
         raise Searched
 
     monkeypatch.setattr(module, "beam_search", recorded)
     models = [(tiny_model(max_length=length), None) for length in (23, 19)]
     request = Request(*map(jnp.asarray, (random_source(), LENGTHS, LIMITS)))
     for stopping in (dict(horizon=7, stop="exact"), dict(horizon=0, stop="full")):
-        search = Search(**options, **stopping)
+        search = SearchOptions(19, END, **options, **stopping)
         with pytest.raises(Searched):
-            jax.eval_shape(lambda search=search: translate(models, request, search, 19, B))
+            jax.eval_shape(lambda search=search: translate(models, request, search, B))
         assert reached.items() >= (options | stopping | dict(max_length=19)).items()
+
+
+def test_the_keys_of_samples_are_made_of_the_seed_and_the_numbers_of_the_lines(monkeypatch):
+    monkeypatch.setattr(module, "sample", lambda *arguments: Hypotheses(*[arguments[3]] * 4))
+    model, numbers = tiny_model(), jnp.arange(B) + 40
+    request = Request(*map(jnp.asarray, (random_source(), LENGTHS, LIMITS)), numbers=numbers)
+
+    @jax.jit
+    def keys_of(variables, seed):
+        options = SearchOptions(T, END, samples=2, seed=seed)
+        return translate([(model, variables)], request, options, B)
+
+    for seed in (5, 2**31 - 1):
+        key = jax.random.PRNGKey(seed)
+        expected = [jax.random.fold_in(key, number) for number in numbers]
+        np.testing.assert_array_equal(keys_of(random_variables(model), seed).tokens, expected)
 
 
 # Results.

@@ -23,16 +23,17 @@ def quick_searches(search=None):
         yield
 
 
-def repeat(models, request, search, length, lanes):
+def repeat(models, request, options, lanes):
     """The forced prefix of each sentence and the rest of its source, as each of the best."""
-    positions, lengths = jnp.arange(length), request.lengths
+    length, lengths = options.max_length, request.lengths
+    positions = jnp.arange(length)
     tokens = jnp.pad(request.source, ((0, 0), (0, length)))[:, :length]
     if request.prefix is not None:
         forced, number, *_ = request.prefix
         prefix = jnp.pad(forced, ((0, 0), (0, length)))[:, :length]
         tokens = jnp.where(positions < number[:, None], prefix, tokens)
         lengths = jnp.where(lengths > 0, jnp.maximum(lengths, number + 1), 0)
-    shape = len(tokens), search.samples or search.nbest
+    shape = len(tokens), options.samples or options.nbest
     lengths = jnp.minimum(lengths, request.limits)[:, None]
     scores = jnp.broadcast_to(-jnp.arange(shape[1], dtype=jnp.float32), shape)
     repeated = jnp.broadcast_to(tokens[:, None], (*shape, length))

@@ -10,6 +10,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from seq2seq.model.search.arguments import SearchOptions, Targets
 from seq2seq.model.search.beam_search import beam_search
 from seq2seq.model.search.hypotheses import Hypotheses
 from tests.support.oracles.slow_beam_search import listed, slow_beam_search
@@ -77,8 +78,8 @@ def compiled_search(step_of, max_length, **options):
     def search(tables, limits, alpha):
         start = jnp.full(len(tables), START)
         state = jnp.full((len(tables), options["beam_size"]), START, jnp.int32)
-        arguments = options | dict(max_length=max_length, end_id=END, alpha=alpha)
-        return beam_search(step_of(tables), state, start, limits, **arguments)
+        arguments = SearchOptions(max_length, END, alpha=alpha, **options)
+        return beam_search(step_of(tables), state, Targets(start, limits), arguments)
 
     return search
 

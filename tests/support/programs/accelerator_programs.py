@@ -29,8 +29,7 @@ from seq2seq.decoding.engine.engine import Engine
 from seq2seq.model.config import ModelConfig
 from seq2seq.model.inference import inference_variables
 from seq2seq.model.kinds import make_model
-from seq2seq.model.search.rules import RuleOptions, make_rules
-from seq2seq.model.search.scoring import score_targets
+from seq2seq.model.search.scoring import GivenPairs, score_targets
 from seq2seq.training.compile_for import evaluation_program, step_program
 from seq2seq.training.parameters import parameter_shapes
 
@@ -85,10 +84,9 @@ def scoring(target: Target) -> Traced:
     variables = jax.eval_shape(partial(inference_variables, MODEL), parameter_shapes(MODEL))
     ids, lengths = np.zeros((16, BUCKET), np.int32), np.zeros(16, np.int32)
     arguments = shapes_of((variables, ids, lengths, ids, lengths), sharding)
-    rules = make_rules(MODEL.end_id, RuleOptions())
 
     def score(variables, *pairs):
-        return score_targets([(make_model(MODEL), variables)], *pairs, rules=rules)
+        return score_targets([(make_model(MODEL), variables)], GivenPairs(*pairs))
 
     return jax.jit(score).trace(*arguments)
 

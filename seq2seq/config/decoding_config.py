@@ -97,6 +97,11 @@ class DecodingConfig(Options):
         "",
         "target pieces that are not generated first, after the forced ones, separated by spaces",
     )
+    forbid_sequences: str = option(
+        "",
+        "sequences of target pieces that are never generated: pieces separated by spaces, "
+        "sequences by | between spaces",
+    )
     forced_prefix: str = option(
         "",
         "target pieces with which every translation begins, separated by spaces; they cost nothing",

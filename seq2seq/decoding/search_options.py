@@ -16,6 +16,7 @@ from seq2seq.data.tokenizers.tokenizer import Tokenizer
 from seq2seq.model.options import did_you_mean
 from seq2seq.model.search.arguments import Mask, Place, Rules, SearchOptions
 from seq2seq.model.search.rules import (
+    forbid_sequences_mask,
     no_repeat_ngram_mask,
     suppress_first_mask,
 )
@@ -65,6 +66,7 @@ OPTIONS: dict[str, Row] = {
     "no_repeat_ngram": Row(SEARCHES, mask=no_repeat_ngram_mask),
     "suppress": Row((*SEARCHES, SCORE), ids=pieces),
     "suppress_first": Row(SEARCHES, ids=pieces, mask=suppress_first_mask, allows_end=True),
+    "forbid_sequences": Row(SEARCHES, ids=sequences, mask=forbid_sequences_mask),
     "forced_prefix": Row((*SEARCHES, SCORE, ALIGN), ids=pieces),
     "forced_end": Row((*SEARCHES, SCORE)),
     "renormalize": Row((*SEARCHES, SCORE)),

@@ -219,6 +219,7 @@ def test_decoding_options_are_off_by_default():
             d.no_repeat_ngram,
             d.suppress,
             d.suppress_first,
+            d.forbid_sequences,
             d.forced_prefix,
             d.forced_end,
             d.renormalize,

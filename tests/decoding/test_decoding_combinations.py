@@ -48,7 +48,8 @@ ENSEMBLES = {name: [name] for name in MODELS} | {"ensemble": ["post", "rnn_atten
 WEIGHTS = {"ensemble": (0.2, 0.8)}
 ALWAYS = dict(max_extra_length=3, temperature=1.3, seed=5)
 SUPPRESSED = "<pad> <s> <unk> J O"
-NOT_FIRST = dict(suppress=SUPPRESSED, renormalize=True, suppress_first="K L M </s>")
+NOT_FIRST = dict(suppress=SUPPRESSED, renormalize=True, suppress_first="K L M </s>",
+                 forbid_sequences="N N | P L | Q R Q")  # fmt: skip
 # How a search that does not stop exactly stops, for each alpha.
 EARLY = {0.6: dict(stop="now"), 1.7: dict(stop="full"), 0.0: dict(horizon=2)}
 # The options that are set by each value of a factor.
@@ -123,10 +124,15 @@ def translators(row):
         tuple(map(TARGET.id_of, pieces.split()))
         for pieces in (options.suppress, options.suppress_first, options.forced_prefix)
     )
+    sequences = [
+        tuple(map(TARGET.id_of, pieces.split()))
+        for pieces in filter(None, options.forbid_sequences.split(" | "))
+    ]
     same_dtype = [replace(config, dtype=options.dtype) for config in configs]
     models = list(zip(same_dtype, params, strict=True))
     never = *suppress, *WITHOUT_PIECE
-    return fast, SlowTranslator(models, options, weights, never, definition, free, first)
+    given = free, first, sequences
+    return fast, SlowTranslator(models, options, weights, never, definition, *given)
 
 
 # Rounding to bfloat16 differs where float32 sums of another order round differently: in few values

@@ -46,8 +46,9 @@ def test_the_words_of_the_documented_example_never_occur(tmp_path):
     assert '["Katze", "Hund"]' in changed
     names = {}
     exec(changed.replace('["Katze", "Hund"]', repr(words)).rpartition("translator.")[0], names)
-    assert max(map(len, names["sequences"])) > 2
-    restricted = names["translator"].translate(SENTENCES, rules=names["without_words"], **options)
+    assert max(len(sequence.split()) for sequence in names["sequences"]) > 2
+    sequences = " | ".join(names["sequences"])
+    restricted = names["translator"].translate(SENTENCES, forbid_sequences=sequences, **options)
     used = {word for samples in restricted for text in samples for word in text.split()}
     assert not used & set(words)
     assert all(2 < len(word) < 8 for word in words) and restricted != usual

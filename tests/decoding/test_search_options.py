@@ -16,6 +16,12 @@ from seq2seq.decoding.search_options import (
     SCORE,
     check_effect,
 )
+from seq2seq.model.search.arguments import Mask
+from seq2seq.model.search.rules import (
+    forbid_sequences_mask,
+    no_repeat_ngram_mask,
+    suppress_first_mask,
+)
 from seq2seq.runtime.errors import CONFIGURATION, UserError
 from tests.support.models.echo import echoing_translator
 from tests.support.models.random_translator import translator_of
@@ -24,7 +30,10 @@ DRAW = {"temperature", "top_k", "top_p", "seed"}
 SEARCH = {"beam_size", "nbest", "horizon", "stop"}
 LENGTHS = {f"{end}_length{ratio}" for end in ("min", "max") for ratio in ("", "_ratio")}
 CHOICE = (
-    SEARCH | DRAW | LENGTHS | {"max_extra_length", "no_repeat_ngram", "suppress_first", "samples"}
+    SEARCH
+    | DRAW
+    | LENGTHS
+    | {"max_extra_length", "no_repeat_ngram", "suppress_first", "forbid_sequences", "samples"}
 )
 SCORES = {"alpha", "power_penalty", "repetition_penalty", "suppress", "renormalize", "forced_end"}
 WITHOUT_EFFECT = {
@@ -53,6 +62,24 @@ def test_every_option_without_effect_in_a_mode_is_refused(mode):
 @pytest.fixture(scope="module")
 def translator():
     return translator_of(samples=0)
+
+
+def test_the_pieces_of_an_option_become_the_masks_of_its_rule(translator):
+    id_of = translator.target_tokenizer.id_of
+    eins, zwei, end = map(id_of, ("eins", "zwei", "</s>"))
+    options = dict(forbid_sequences=" eins zwei | zwei ||", suppress_first="zwei </s>")
+    with pytest.raises(
+        UserError, match=r"forbid_sequences: expected pieces .*, got '\|\|'; remove"
+    ):
+        translator.with_options(**options)
+    options["forbid_sequences"] = " | eins zwei | zwei |"
+    changed = translator.with_options(**options, no_repeat_ngram=3)
+    assert changed.engine.options.masks == (
+        Mask(no_repeat_ngram_mask, 3),
+        Mask(suppress_first_mask, (zwei, end)),
+        Mask(forbid_sequences_mask, ((eins, zwei), (zwei,))),
+    )
+    assert not translator.engine.options.masks
 
 
 REFUSED = {

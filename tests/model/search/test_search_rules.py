@@ -9,12 +9,12 @@ import pytest
 
 from seq2seq.model.search.arguments import Mask, Place, SearchOptions, Targets
 from seq2seq.model.search.beam_search import beam_search
-from seq2seq.model.search.rules import make_rules, no_repeat_ngram_mask
+from seq2seq.model.search.rules import forbid_sequences_mask, make_rules, no_repeat_ngram_mask
 from tests.support.marks import slow_except
 from tests.support.oracles.slow_beam_search import listed, slow_beam_search
 
 B, V, LIMIT, START, END = 19, 7, 11, 1, 2
-MASKS = {"no_repeat_ngram": no_repeat_ngram_mask}
+MASKS = {"no_repeat_ngram": no_repeat_ngram_mask, "forbid_sequences": forbid_sequences_mask}
 # "free": all tokens of a prefix but the last one cost nothing.
 COMBINATIONS = {
     "suppress": dict(suppress=(3, 5)),
@@ -25,6 +25,7 @@ COMBINATIONS = {
     ),
     "bigrams": dict(no_repeat_ngram=2),
     "unigrams": dict(no_repeat_ngram=1),
+    "sequences": dict(forbid_sequences=((4,), (5, 6), (6, 3, 6)), prefix=True),
     "min_lengths": dict(min_lengths=True),
     "prefix": dict(prefix=True),
     "free": dict(prefix=True, free=True),
@@ -153,6 +154,9 @@ def defined_model(options, table, min_lengths, prefix, length, limit=None):
         if token in options.get("suppress", ()):
             return False
         if "min_lengths" in options and token == END and len(written) + 1 < min_lengths:
+            return False
+        tokens = (*written, token)
+        if any(tokens[-len(ids) :] == ids for ids in options.get("forbid_sequences", ())):
             return False
         n = options.get("no_repeat_ngram", 0)
         return not (n and repeats(written, token, n))

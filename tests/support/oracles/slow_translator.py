@@ -35,8 +35,9 @@ class CustomRule(NamedTuple):
 
 
 class SlowTranslator:
-    """Models with parameters, and the options of a Translator; `suppress` and `suppress_first` are
-    token ids, and so is `free`, the forced prefix that costs nothing."""
+    """Models with parameters, and the options of a Translator; `suppress`, `suppress_first` and
+    `sequences`, which are forbidden, are token ids, and so is `free`, the forced prefix that costs
+    nothing."""
 
     def __init__(
         self,
@@ -47,9 +48,10 @@ class SlowTranslator:
         custom: CustomRule | None,
         free: Prefix = (),
         suppress_first: Sequence[int] = (),
+        sequences: Sequence[Prefix] = (),
     ):
         self.options, self.weights, self.suppress, self.custom = options, weights, suppress, custom
-        self.free, self.suppress_first = free, suppress_first
+        self.free, self.suppress_first, self.sequences = free, suppress_first, sequences
         self.start_id, self.end_id = models[0][0].start_id, models[0][0].end_id
         # Without a table of positions any length, here more than every limit of the tests.
         self.longest = min(
@@ -142,6 +144,8 @@ class SlowTranslator:
         if token in self.suppress or (token == self.end_id and len(written) + 1 < fewest):
             return False
         n, tokens = self.options.no_repeat_ngram, (*written, token)
+        if any(tokens[-len(sequence) :] == sequence for sequence in self.sequences):
+            return False
         ngrams = [tokens[i : i + n] for i in range(len(tokens) - n + 1)] if n else []
         return not ngrams or ngrams[-1] not in ngrams[:-1]
 

@@ -25,11 +25,11 @@ from seq2seq.decoding.command.resumable_output import (
     open_resumable_output,
 )
 from seq2seq.decoding.compile_for import search_lines
-from seq2seq.decoding.engine.calls import Control, no_poll
 from seq2seq.decoding.streaming import in_order
 from seq2seq.decoding.translator import Translator
 from seq2seq.files.lines import text_lines
 from seq2seq.files.output_files import write_lines
+from seq2seq.runtime.control import Control, no_poll
 from seq2seq.runtime.devices import prepare_jax
 from seq2seq.runtime.errors import CONFIGURATION, UserError
 from seq2seq.runtime.logs import no_log

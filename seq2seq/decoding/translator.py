@@ -19,7 +19,6 @@ from seq2seq.data.tokenizers.characters import characters_of
 from seq2seq.data.tokenizers.piece_tokenizer import PieceTokenizer, tokenizers_for_pieces
 from seq2seq.data.tokenizers.tokenizer import Tokenizer, ids_without_piece
 from seq2seq.decoding.engine.attention_weights import Attention, attention_of
-from seq2seq.decoding.engine.calls import Control
 from seq2seq.decoding.engine.engine import Engine
 from seq2seq.decoding.engine.teacher_forcing import TeacherForcing
 from seq2seq.decoding.ensembles import Member, members_of, normalized_weights, open_ensemble
@@ -53,6 +52,7 @@ from seq2seq.decoding.token_ids import check_affixes, encoded_sources
 from seq2seq.model.config import ModelConfig
 from seq2seq.model.search.rules import Rules
 from seq2seq.pretrained.models import read_current
+from seq2seq.runtime.control import Control
 from seq2seq.runtime.devices import check_not_forked, prepare_jax_by_default
 from seq2seq.runtime.errors import CONFIGURATION, UserError
 from seq2seq.runtime.prefetch import Prefetched

@@ -8,11 +8,12 @@ import jax
 import numpy as np
 import pytest
 
-from seq2seq.decoding.engine.calls import Control, Pace
+from seq2seq.decoding.engine.calls import Pace
 from seq2seq.decoding.results import Item
 from seq2seq.decoding.translator import Translator
 from seq2seq.files.lines import text_lines
 from seq2seq.model.search.hypotheses import Hypotheses
+from seq2seq.runtime.control import Control
 from seq2seq.runtime.errors import CONFIGURATION, DATA, UserError
 from tests.support.models.echo import echoing_translator, in_time
 from tests.support.tiny import WORDS

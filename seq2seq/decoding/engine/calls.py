@@ -1,6 +1,5 @@
-"""Compiled calls of the engine: how a caller controls them, their results, and their duration."""
+"""Compiled calls of the engine: their results and their duration."""
 
-from collections.abc import Callable
 from concurrent.futures import Future
 from math import isnan
 from typing import NamedTuple
@@ -12,21 +11,8 @@ from seq2seq.decoding.engine.programs import Program
 from seq2seq.decoding.results import Hypothesis, Source
 from seq2seq.model.search.hypotheses import Hypotheses
 from seq2seq.runtime.errors import DIVERGED, UserError
-from seq2seq.runtime.logs import Log, no_log
 
 Results = list[tuple[Source, list[Hypothesis]]]  # of one call
-
-
-def no_poll() -> None:
-    """A `poll` that never ends a search."""
-
-
-class Control(NamedTuple):
-    """What the caller of an engine decides about its compiled calls."""
-
-    poll: Callable[[], None] = no_poll  # called around each call; may raise to end the search
-    log: Log = no_log  # called with a line about programs that are being compiled
-    call_seconds: float | None = None  # the duration of a call; None: full queues
 
 
 class Call(NamedTuple):

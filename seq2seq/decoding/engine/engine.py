@@ -25,7 +25,7 @@ from seq2seq.decoding.engine.buckets import (
     length_buckets,
     longest_input,
 )
-from seq2seq.decoding.engine.calls import Call, Control, Pace, Results, read_results
+from seq2seq.decoding.engine.calls import Call, Pace, Results, read_results
 from seq2seq.decoding.engine.compilation import CompilationAhead, wait_for
 from seq2seq.decoding.engine.lanes import Lanes
 from seq2seq.decoding.engine.programs import (
@@ -51,6 +51,7 @@ from seq2seq.model.platforms import choices_of
 from seq2seq.model.search.arguments import SearchOptions
 from seq2seq.model.search.hypotheses import Hypotheses
 from seq2seq.model.search.translate import Request
+from seq2seq.runtime.control import Control
 from seq2seq.runtime.devices import check_not_forked, replicated, usable_cores
 from seq2seq.runtime.memory import device_memory
 

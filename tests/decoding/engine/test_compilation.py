@@ -8,9 +8,9 @@ from functools import partial
 import jax
 import pytest
 
-from seq2seq.decoding.engine.calls import Control
 from seq2seq.decoding.engine.compilation import CompilationAhead
 from seq2seq.decoding.results import Item
+from seq2seq.runtime.control import Control
 from tests.support.models.echo import echoing_translator, in_time
 from tests.support.models.quick_search import quick_searches
 from tests.support.models.random_translator import translator_of

@@ -8,10 +8,10 @@ import numpy as np
 
 from seq2seq.config.tree import DecodingConfig
 from seq2seq.data.tokenizers.list_tokenizer import ListTokenizer
-from seq2seq.decoding.engine.calls import Control
 from seq2seq.decoding.translator import Translator
 from seq2seq.model.config import ModelConfig
 from seq2seq.model.search.hypotheses import Hypotheses
+from seq2seq.runtime.control import Control
 from tests.support.tiny import WORDS
 
 

@@ -5,9 +5,9 @@ Each set of options is a program to compile; tests use the same sets where they 
 
 from seq2seq.config.tree import DecodingConfig
 from seq2seq.data.tokenizers.list_tokenizer import ListTokenizer
-from seq2seq.decoding.engine.calls import Control
 from seq2seq.decoding.translator import Translator
 from seq2seq.model.config import ModelConfig
+from seq2seq.runtime.control import Control
 from tests.support.models.random_parameters import random_params
 from tests.support.tiny import WORDS
 

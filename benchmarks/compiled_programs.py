@@ -56,7 +56,7 @@ def decoding(size: str, dtype: str, beams: int, target: Target) -> tuple[Traced,
     engine = Engine([config], options)
     set_sizes(engine, options, target)
     program = search_program(engine, [parameter_shapes(config)], BUCKET, target)
-    lanes = engine.lanes.of(BUCKET)
+    lanes = engine.sizes.lanes(BUCKET)
     return program, f"{lanes} sentences × {beams}", lanes
 
 

@@ -43,7 +43,8 @@ from seq2seq.data.tokenizers.sentencepiece_tokenizer import BOUNDARY, SentencePi
 from seq2seq.data.tokenizers.tokenizer import Tokenizer
 from seq2seq.decoding.command.flags import define_options, options_of
 from seq2seq.decoding.engine.engine import Engine
-from seq2seq.decoding.engine.sizes import sizes_of
+from seq2seq.decoding.engine.export import export_program
+from seq2seq.decoding.engine.sizes import Machine, sizes_of
 from seq2seq.decoding.search_options import EXPORT, check_effect
 from seq2seq.decoding.translator import Translator
 from seq2seq.files.output_files import check_outputs, open_atomic
@@ -146,7 +147,7 @@ def exported(engine: Engine, bucket: int, params: Any, platforms: list[str]) -> 
 
     On the first platform its results are bit-identical to those of an engine.
     """
-    program, sentences = engine.export_program(bucket)
+    program, sentences = export_program(engine, bucket)
     tree: Any
     leaves, tree = jax.tree.flatten(params)
     config, bias_in_table = engine.models[0].config, choices_of(platforms[0]).bias_in_table
@@ -192,7 +193,7 @@ def main() -> None:
     # A program of several platforms cannot contain kernels of one.
     config = replace(config, model=replace(config.model, attention_kernels=False))
     # The devices that will run the file are unknown here, and so is their memory.
-    sizes = sizes_of([config.model], config.decoding, f.platforms[0], None, devices=1, cores=1)
+    sizes = sizes_of([config.model], config.decoding, Machine(f.platforms[0]))
     config = replace(config, decoding=replace(config.decoding, batch_size=sizes.batch_size))
     config.validate()
     engine = Translator([config.model], tokenizers, config.decoding).engine
@@ -205,7 +206,7 @@ def main() -> None:
     for bucket in buckets:
         name = f"programs/{bucket}"
         programs[name], sentences = exported(engine, bucket, params, f.platforms)
-        batch_size = engine.lanes.of(bucket)
+        batch_size = engine.sizes.lanes(bucket)
         queue = sentences // batch_size
         table.append({"tokens": bucket, "batch_size": batch_size, "queue": queue, "program": name})
         print(

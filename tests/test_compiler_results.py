@@ -171,8 +171,8 @@ def test_fusions_change_searches_and_scores_by_rounding_only():
     request = request._replace(numbers=numbers)
     for name, options in SEARCHES.items():
         engine = Engine([config], options)
-        program = compiled(engine._program(32))
-        compare(name, program, ([variables], request, engine._values))
+        program = compiled(engine.program(32))
+        compare(name, program, ([variables], request, engine.values))
     program = scoring_program((make_model(config),), SearchOptions(0, config.end_id))
     pairs = GivenPairs(sources, lengths, sources[..., :24], lengths - 8)
     compare("scoring", program, ((variables,), None, pairs, None))

@@ -89,7 +89,7 @@ def traced(program, dtype):
         return run.trace([variables] * 2, weights, GivenPairs(*sources, *sources), None)
     engine = Engine([model.config], SEARCHES[program])
     request = Request(*sources, limits=integers(6), numbers=integers(6))
-    return compiled(engine._program(16)).trace([variables], request, engine._values)
+    return compiled(engine.program(16)).trace([variables], request, engine.values)
 
 
 @cache

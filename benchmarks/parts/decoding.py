@@ -132,7 +132,7 @@ def engine_rows(sizes: Sizes, deadline: float, size: str, beams: int) -> Iterato
     engine.use(random_variables(config)["params"])
     bucket = next(bucket for bucket in engine.buckets if bucket >= sizes.source_length)
     hypotheses = sizes.hypotheses[len(sizes.hypotheses) // 2]
-    batch = max(hypotheses // beams, engine.lanes.of(bucket) * jax.local_device_count())
+    batch = max(hypotheses // beams, engine.sizes.batch(engine.sizes.lanes(bucket)))
     count = sizes.queue * batch
     sources = sources_of(config, count, sizes.source_length)[:, :-1].tolist()
     window = [Source(number, ids) for number, ids in enumerate(sources)]
@@ -140,6 +140,6 @@ def engine_rows(sizes: Sizes, deadline: float, size: str, beams: int) -> Iterato
     seconds = call_seconds(calls, sizes.seconds, lambda _: None)[""]
     yield {
         "program": "ours, engine of decode.py", "device": jax.default_backend(), "dtype": DTYPE,
-        "size": size, "beams": beams, "batch": engine.lanes.of(bucket),
+        "size": size, "beams": beams, "batch": engine.sizes.lanes(bucket),
         "sentences_per_second": count / seconds,
     }  # fmt: skip

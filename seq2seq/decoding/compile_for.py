@@ -20,8 +20,8 @@ from seq2seq.compilation.report import (
 from seq2seq.compilation.targets import Target
 from seq2seq.config.tree import DecodingConfig
 from seq2seq.decoding.engine.engine import Engine
-from seq2seq.decoding.engine.lanes import Lanes
-from seq2seq.decoding.engine.sizes import sizes_of
+from seq2seq.decoding.engine.export import export_program
+from seq2seq.decoding.engine.sizes import Machine, sizes_of
 from seq2seq.decoding.translator import Translator
 from seq2seq.model.inference import inference_variables
 from seq2seq.model.platforms import choices_of
@@ -36,7 +36,7 @@ def search_lines(translator: Translator, target: Target) -> Iterator[str]:
     set_sizes(engine, options, target)
     beams = options.samples or options.beam_size
     for bucket in reversed(engine.buckets):
-        lanes = engine.lanes.of(bucket)
+        lanes = engine.sizes.lanes(bucket)
         yield (
             f"search for {target.name}, one device: {bucket} source tokens, {lanes} sentences at "
             f"once × {beams} hypotheses, a queue of {engine.sizes.queue * lanes}"
@@ -75,14 +75,13 @@ def fitting_batch_size(
 def set_sizes(engine: Engine, options: DecodingConfig, target: Target) -> None:
     """Give an engine the sizes that it would have on the target."""
     models, memory = [model.config for model in engine.models], target.hardware.memory
-    engine.sizes = sizes_of(models, options, target.platform, memory, 1, 1)
-    engine.lanes = Lanes(engine.sizes.batch_size)
+    engine.sizes = sizes_of(models, options, Machine(target.platform, memory))
 
 
 def search_program(engine: Engine, params: list[Any], bucket: int, target: Target) -> Traced:
     """The search of one length bucket on one device. `params` are arrays or their shapes."""
     sharding = SingleDeviceSharding(target.devices[0])
-    program, sentences = engine.export_program(bucket)
+    program, sentences = export_program(engine, bucket)
     bias_in_table = choices_of(target.platform).bias_in_table
 
     def variables(params: list[Any]) -> list[Any]:

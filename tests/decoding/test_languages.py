@@ -66,7 +66,7 @@ def test_lines_with_languages_of_their_own_equal_jobs_of_one_language(run, trans
         )
         for code in codes
     }
-    programs = {job.engine._program(job.engine.buckets[0]) for job in jobs.values()}
+    programs = {job.engine.program(job.engine.buckets[0]) for job in jobs.values()}
     assert len(programs) == 1  # nothing is compiled again for another language
     alone = {code: list(job.stream(LINES, annotate=True)) for code, job in jobs.items()}
     items = [Item(text, "", target_language=code) for text in LINES for code in codes]

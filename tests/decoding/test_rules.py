@@ -102,9 +102,9 @@ def test_programs_are_kept_by_the_identity_of_the_rules(translator):
         translator.with_options(rules=chosen) for chosen in (rules, rules, equal)
     )
     assert first is again is first.with_options() and first is not second
-    programs = [instance.engine._program(16) for instance in (translator, first, second)]
+    programs = [instance.engine.program(16) for instance in (translator, first, second)]
     assert len(set(programs)) == 3
-    assert first.with_options(alpha=1.0).engine._program(16) == programs[1]
+    assert first.with_options(alpha=1.0).engine.program(16) == programs[1]
     assert first.rules is first.with_options(beam_size=5).rules is rules
 
 

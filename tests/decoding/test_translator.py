@@ -13,7 +13,7 @@ import pytest
 from seq2seq.config.tree import DecodingConfig
 from seq2seq.data.tokenizers.list_tokenizer import ListTokenizer
 from seq2seq.decoding.engine import engine
-from seq2seq.decoding.engine.lanes import Lanes
+from seq2seq.decoding.engine.sizes import Machine, sizes_of
 from seq2seq.decoding.results import Item, as_item
 from seq2seq.decoding.translator import Translator
 from seq2seq.model.config import CHOICES, ModelConfig
@@ -139,7 +139,7 @@ def small_memory(echo):
     models = [model.config for model in translator.engine.models]
     new = engine.Engine(models, translator.decoding)
     new.variables = []  # `search` below reads none
-    new.sizes = new.sizes._replace(queue=2, window=2 * 8 * jax.local_device_count())
+    new.sizes = replace(new.sizes, queue=2, window=2 * 8 * jax.local_device_count())
     tried, memory = [], {"room": 2}
 
     def search(program):
@@ -173,11 +173,11 @@ def test_batches_that_do_not_fit_into_memory_are_halved(small_memory, capsys):
 def test_lanes_may_be_halved_between_the_choice_of_lines_and_their_call(small_memory):
     """By another call, in its thread. The call has the lanes with which its lines were chosen."""
     translator, tried, memory = small_memory
-    memory["room"], submit, lanes = 100, translator.engine._submit, translator.engine.lanes
+    memory["room"], submit, sizes = 100, translator.engine._submit, translator.engine.sizes
 
     def submit_later(program, sources):
         if not tried:
-            lanes._halve(lanes.of(16), 16)
+            sizes._halve(sizes.lanes(16), 16)
         return submit(program, sources)
 
     translator.engine._submit = submit_later
@@ -227,10 +227,10 @@ def test_a_sentence_that_does_not_fit_is_refused_after_fewer_halvings_than_the_m
     def full():
         raise jax.errors.JaxRuntimeError("RESOURCE_EXHAUSTED")
 
-    lanes = Lanes(2)
-    assert lanes.run_or_halve(2, 16, full) is None and lanes.of(16) == 1
+    sizes = sizes_of([ModelConfig()], DecodingConfig(batch_size=2), Machine("cpu"))
+    assert sizes.run_or_halve(2, 16, full) is None and sizes.lanes(16) == 1
     with pytest.raises(UserError, match="1 sentences of up to 16 tokens do not fit"):
-        lanes.run_or_halve(1, 16, full)
+        sizes.run_or_halve(1, 16, full)
 
 
 def test_a_source_prefix_that_is_no_string_is_refused():
@@ -245,8 +245,8 @@ def test_length_ratios_of_any_size_limit_the_length():
     for ratio, most, fewest in ((1e9, [0, 6, 12], [0, 10**9, cap]), (0.5, [0, 1, 4], [0, 1, 4])):
         options = DecodingConfig(max_extra_length=5, max_length_ratio=ratio, min_length_ratio=ratio)
         search = Translator([model], (words, words), options).engine
-        assert search._max_lengths(lengths).tolist() == most
-        assert search._min_lengths(lengths).tolist() == fewest
+        assert search.max_lengths(lengths).tolist() == most
+        assert search.min_lengths(lengths).tolist() == fewest
 
 
 @pytest.mark.parametrize("positions", CHOICES["positions"])
@@ -264,7 +264,7 @@ def test_sources_may_have_the_longest_length_for_any_max_extra_length(positions)
         limited = positions in ("sinusoidal", "learned")
         assert engine.buckets == [16, 32, 64, *([70] if limited else 2 ** np.arange(7, 13))]
         expected = [0, *(min(n + extra, 70 if limited else 4096) for n in (1, 7, 69, 70))]
-        assert engine._max_lengths(lengths).tolist() == expected
+        assert engine.max_lengths(lengths).tolist() == expected
 
 
 def test_ratios_are_exact_in_decimals():
@@ -278,5 +278,5 @@ def test_ratios_are_exact_in_decimals():
         )
         engine = Translator([model], (words, words), options).engine
         expected = [-(-n * tenths // 10) for n in lengths.tolist()]
-        assert engine._max_lengths(lengths).tolist() == expected
-        assert engine._min_lengths(lengths).tolist() == expected
+        assert engine.max_lengths(lengths).tolist() == expected
+        assert engine.min_lengths(lengths).tolist() == expected

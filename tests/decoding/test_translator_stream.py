@@ -3,12 +3,13 @@
 import os
 import sqlite3
 import threading
+from dataclasses import replace
 
 import jax
 import numpy as np
 import pytest
 
-from seq2seq.decoding.engine.calls import Pace
+from seq2seq.decoding.engine.sizes import Pace
 from seq2seq.decoding.results import Item
 from seq2seq.decoding.translator import Translator
 from seq2seq.files.lines import text_lines
@@ -120,7 +121,7 @@ def test_a_pace_bounds_the_lines_of_a_call_and_changes_no_result():
     batch = 3 * jax.local_device_count()
     for seconds, most in ((1e-9, 1), (1e9, 2)):
         translator, seen = echoing_translator(Control(call_seconds=seconds))
-        sizes = translator.engine.sizes._replace(window=8 * batch)  # more than a call
+        sizes = replace(translator.engine.sizes, window=8 * batch)  # more than a call
         translator.engine.sizes = sizes
         assert sizes.queue == 2 and translator.translate(lines) == lines
         sizes = [int((lengths > 0).sum()) for _, lengths in seen]
@@ -218,7 +219,7 @@ def test_calls_run_at_the_same_time_and_take_lines_in_turn(echo):
     translator, seen = echo
     engine, together = translator.engine, threading.Barrier(2, timeout=60)
     batch = 3 * jax.local_device_count()
-    engine.sizes = engine.sizes._replace(calls=2, window=4 * batch)
+    engine.sizes = replace(engine.sizes, calls=2, window=4 * batch)
     echoed = engine._search
 
     def search(program):
@@ -247,7 +248,7 @@ def test_an_error_in_a_call_is_raised_and_the_waiting_calls_are_cancelled(echo):
 
     engine = translator.engine
     engine._search = search
-    engine.sizes = engine.sizes._replace(window=50 * 3 * jax.local_device_count())
+    engine.sizes = replace(engine.sizes, window=50 * 3 * jax.local_device_count())
     with pytest.raises(ZeroDivisionError):
         translator.translate([WORDS[i % 11] for i in range(50 * 3 * jax.local_device_count())])
     engine.threads.shutdown()

@@ -120,7 +120,7 @@ def test_a_search_that_does_not_fit_names_the_batch_size_that_does(monkeypatch, 
     def rows_of(shapes):  # sentences
         return max(shape[0] for shape in shapes if len(shape) == 2 and shape[1] in (16, bucket))
 
-    sentences = translator.engine.lanes.of(bucket) * translator.engine.sizes.queue
+    sentences = translator.engine.sizes.lanes(bucket) * translator.engine.sizes.queue
     target = Target("v5e:1", TPUS["v5e"], jax.devices()[:1], "tpu")
     monkeypatch.setattr(decoding, "compiled_report", compiler(rows_of, LIMIT // sentences * 4))
     lines = list(decoding.search_lines(translator, target))

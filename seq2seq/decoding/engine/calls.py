@@ -1,4 +1,4 @@
-"""Compiled calls of the engine: their results and their duration."""
+"""Compiled calls of the engine and their results."""
 
 from concurrent.futures import Future
 from math import isnan
@@ -58,36 +58,3 @@ def nonfinite_error(line: int, has_own_rules: bool = False) -> UserError:
         f"{what}: expected numbers, got NaN or infinity; decode with --dtype=float32 or another "
         "--checkpoint" + (", or lower what the rules add to logits" if has_own_rules else ""),
     )
-
-
-class Pace:
-    """The number of batches in a call, chosen so that a call takes about `seconds`.
-
-    Results become available when a call ends, so this bounds the work that a kill can lose. The
-    first calls take FIRST batches, one for each thread, and no other is submitted before one ends.
-    The size of each later call follows the time per source position of the last call of the same
-    bucket, or of the slowest other bucket.
-    """
-
-    FIRST = 1
-
-    def __init__(self, seconds: float):
-        self._seconds = seconds
-        self._seconds_per_position: dict[int, float] = {}  # by bucket
-
-    @property
-    def measured(self) -> bool:
-        """Whether a call has been measured."""
-        return bool(self._seconds_per_position)
-
-    def batches(self, bucket: int, positions: int, limit: int) -> int:
-        """The number of batches of `positions` source positions each, from 1 to `limit`."""
-        if not self.measured:
-            return min(limit, self.FIRST)
-        measured = self._seconds_per_position
-        per_position = measured.get(bucket) or max(measured.values())
-        return max(1, min(limit, int(self._seconds / (per_position * positions))))
-
-    def measure(self, bucket: int, positions: int, seconds: float) -> None:
-        """Record that a call of `positions` source positions took `seconds`."""
-        self._seconds_per_position[bucket] = max(seconds, 1e-6) / positions

@@ -14,7 +14,6 @@ from functools import cached_property, partial
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 
 from seq2seq.config.tree import DecodingConfig
@@ -25,13 +24,11 @@ from seq2seq.decoding.engine.buckets import (
     length_buckets,
     longest_input,
 )
-from seq2seq.decoding.engine.calls import Call, Pace, Results, read_results
+from seq2seq.decoding.engine.calls import Call, Results, read_results
 from seq2seq.decoding.engine.compilation import CompilationAhead, wait_for
-from seq2seq.decoding.engine.lanes import Lanes
 from seq2seq.decoding.engine.programs import (
     Program,
     compiled,
-    graph,
     split,
 )
 from seq2seq.decoding.engine.requests import (
@@ -41,7 +38,7 @@ from seq2seq.decoding.engine.requests import (
     padded_request,
     prefix_arrays,
 )
-from seq2seq.decoding.engine.sizes import Sizes, sizes_of
+from seq2seq.decoding.engine.sizes import Machine, Sizes, sizes_of
 from seq2seq.decoding.results import Source
 from seq2seq.decoding.search_options import search_options
 from seq2seq.model.config import ModelConfig
@@ -76,20 +73,20 @@ class Engine:
         self.models = [make_model(model) for model in models]
         self.options = options or search_options(decoding, models[0].end_id, {})
         self._decoding, self.forced = decoding, forced
-        self._static, self._values = split(self.options)
+        self._static, self.values = split(self.options)
         self.buckets = length_buckets(min(map(longest_input, models)))
-        self._ahead = CompilationAhead()
-        self._poll, self._log = control.poll, control.log
-        self._pace = None if control.call_seconds is None else Pace(control.call_seconds)
+        self.variables: list[Any] = []  # of each model, see `use`
         self._shared: list[Any] | None = None  # the variables of another engine, see `share`
+        self._ahead, self._control = CompilationAhead(), control
 
     @cached_property
     def sizes(self) -> Sizes:
         """The sizes for the devices of this process; made at the first use, which starts them."""
-        models, devices = [model.config for model in self.models], jax.local_device_count()
-        backend = jax.default_backend()
-        memory, cores = device_memory(), usable_cores()
-        return sizes_of(models, self._decoding, backend, memory, devices, cores)
+        machine = Machine(
+            jax.default_backend(), device_memory(), jax.local_device_count(), usable_cores()
+        )
+        models = [model.config for model in self.models]
+        return sizes_of(models, self._decoding, machine, self._control.call_seconds)
 
     @cached_property
     def threads(self) -> ThreadPoolExecutor:
@@ -127,6 +124,32 @@ class Engine:
             self.use(*other.params())
         self._shared = other.variables
 
+    def max_lengths(self, source_lengths: np.ndarray) -> np.ndarray:
+        """The most tokens of a translation for each source length."""
+        return max_lengths(self._decoding, source_lengths, self.buckets[-1])
+
+    def min_lengths(self, source_lengths: np.ndarray) -> np.ndarray | None:
+        """The fewest tokens of a translation for each source length; None without such a rule."""
+        return min_lengths(self._decoding, source_lengths)
+
+    def limit(self, source_length: int, prefix: int) -> int:
+        """The most tokens of the translation of a source that must begin with `prefix` tokens."""
+        return int(limits_with_prefix(self.max_lengths(np.array(source_length)), prefix))
+
+    def max_prefix_length(self, source_length: int) -> int:
+        """The most tokens of a prefix of the translation, for a source of `source_length`."""
+        bucket = next(bucket for bucket in self.buckets if bucket >= source_length)
+        return int(self.max_lengths(np.array(bucket))) - 1
+
+    def description(self) -> str:
+        """The devices, and the shapes that may be compiled, each on its first use."""
+        sizes = self.sizes
+        shapes = ", ".join(f"{bucket} × {sizes.lanes(bucket)}" for bucket in self.buckets)
+        return (
+            f"{sizes.devices} devices ({jax.default_backend()}), {sizes.calls} calls at once; at "
+            f"most {len(self.buckets)} programs, source tokens × sentences: {shapes}"
+        )
+
     def search(self, windows: Iterable[Sequence[Source] | None]) -> Iterator[Results]:
         """The results of each compiled call, for all sources that are not blank.
 
@@ -147,196 +170,110 @@ class Engine:
         self, windows: Iterable[Sequence[Source] | None], calls: deque[Call]
     ) -> Iterator[Results]:
         for window in windows:
-            self._poll()
+            self._control.poll()
             if window is None:
-                yield self._collect(calls.popleft()) if calls else []
+                yield self._results(calls.popleft()) if calls else []
                 continue
             lengths = [source.length for source in window]
             groups = [group for group in by_bucket(lengths, self.buckets) if group[1]]
             self._compile_ahead(window, groups)
             for program, lines in self._split(groups, lengths):
-                self._poll()
+                self._control.poll()
                 calls.append(self._submit(program, [window[line] for line in lines]))
-                # As many that run, and one that waits for a thread while results are read.
-                measured = self._pace is None or self._pace.measured
-                if len(calls) >= self.sizes.calls + 2 * measured:
-                    yield self._collect(calls.popleft())
+                if len(calls) >= self.sizes.submitted:
+                    yield self._results(calls.popleft())
         while calls:
-            self._poll()
-            yield self._collect(calls.popleft())
+            self._control.poll()
+            yield self._results(calls.popleft())
 
-    def description(self) -> str:
-        """The devices, and the shapes that may be compiled, each on its first use."""
-        shapes = ", ".join(f"{bucket} × {self.lanes.of(bucket)}" for bucket in self.buckets)
-        devices, calls = jax.local_device_count(), self.sizes.calls
-        return (
-            f"{devices} devices ({jax.default_backend()}), {calls} calls at once; at most "
-            f"{len(self.buckets)} programs, source tokens × sentences: {shapes}"
-        )
-
-    def export_program(self, bucket: int) -> tuple[Callable[..., Hypotheses], int]:
-        """((variables, source [Q, bucket], lengths [Q]) → Hypotheses, Q): the program of one device
-        with the length limits built in. Sampling also needs the numbers [Q] of the lines."""
-        key = self._program(bucket)
-        run, lengths_to_bucket = graph(key), np.arange(bucket + 1)
-        limits, fewest = self._max_lengths(lengths_to_bucket), self._min_lengths(lengths_to_bucket)
-        if self.forced:
-            limits = limits_with_prefix(limits, len(self.forced))
-
-        def program(
-            variables: list[Any],
-            source: jax.Array,
-            lengths: jax.Array,
-            numbers: jax.Array | None = None,
-        ) -> Hypotheses:
-            request = Request(
-                source,
-                lengths,
-                jnp.asarray(limits)[lengths],
-                None if fewest is None else jnp.asarray(fewest)[lengths],
-                self._forced_prefix(len(source)) if self.forced else None,
-                numbers,
-            )
-            return run(variables, request, self._values)
-
-        return program, self._sentences(key.lanes)
-
-    @cached_property
-    def lanes(self) -> Lanes:
-        """The lanes of a device; fewer after the devices have run out of memory."""
-        return Lanes(self.sizes.batch_size)
-
-    def _forced_prefix(self, sentences: int) -> tuple[jax.Array, jax.Array, jax.Array]:
-        """`Request.prefix` of sentences that begin with `forced`."""
-        number = jnp.full(sentences, len(self.forced))
-        return jnp.tile(jnp.array(self.forced), (sentences, 1)), number, number
-
-    def limit(self, source_length: int, prefix: int) -> int:
-        """The most tokens of the translation of a source that must begin with `prefix` tokens."""
-        return int(limits_with_prefix(self._max_lengths(np.array(source_length)), prefix))
-
-    def max_prefix_length(self, source_length: int) -> int:
-        """The most tokens of a prefix of the translation, for a source of `source_length`."""
-        bucket = next(bucket for bucket in self.buckets if bucket >= source_length)
-        return int(self._max_lengths(np.array(bucket))) - 1
-
-    def _search(self, program: Program) -> Callable[..., Hypotheses]:
-        """(variables, request) → Hypotheses; arrays begin with an axis of devices."""
-        run = compiled(program)
-        return lambda *arguments: run(*arguments, self._values)
-
-    def _program(self, bucket: int) -> Program:
+    def program(self, bucket: int) -> Program:
         """The program of a bucket, with the lanes of this moment: another thread may halve them."""
-        length = int(self._max_lengths(np.array(bucket)))
-        lanes = self.lanes.of(bucket)
-        return Program(tuple(self.models), self._static._replace(max_length=length), bucket, lanes)
-
-    def _max_lengths(self, lengths: np.ndarray) -> np.ndarray:
-        return max_lengths(self._decoding, lengths, self.buckets[-1])
-
-    def _min_lengths(self, lengths: np.ndarray) -> np.ndarray | None:
-        return min_lengths(self._decoding, lengths)
-
-    def _compile_ahead(
-        self, window: Sequence[Source], groups: Sequence[tuple[int, list[int]]]
-    ) -> None:
-        """Start to compile the program of the first call of each bucket, in the order of calls."""
-        started, threads = [], self.sizes.compilations
-        for bucket, lines in groups:
-            program = self._program(bucket)
-            sources = [window[line] for line in lines[: self._call_size(program)]]
-            if (key := self._call_key(program, sources)) in self._ahead:
-                continue
-            # The source with the most arrays alone gives arrays of the same shapes.
-            source = max(sources, key=lambda source: prefix_arrays([source]))
-            arguments = self.variables, self._request(program, [source]), self._values
-            if self._ahead.start(key, partial(compiled(program).lower, *arguments), threads):
-                started.append(f"{bucket} × {program.lanes}")
-        if started:
-            self._log(f"compiling the search, source tokens × sentences: {', '.join(started)}")
-
-    def _call_key(self, program: Program, sources: list[Source]) -> tuple[Program, int]:
-        """Calls with equal keys run the same compiled program."""
-        return program, prefix_arrays(sources)
+        length = int(self.max_lengths(np.array(bucket)))
+        static = self._static._replace(max_length=length)
+        return Program(tuple(self.models), static, bucket, self.sizes.lanes(bucket))
 
     def _split(
         self, groups: Sequence[tuple[int, list[int]]], lengths: Sequence[int]
     ) -> Iterator[tuple[Program, list[int]]]:
         """(program, lines) of each call. The size of a call is decided when it is needed, because
         memory and pace may change it."""
-        batch_size = lambda bucket: self._batch_size(self._program(bucket))  # noqa: E731
-        for bucket, shares in divide(groups, lengths, self.sizes.calls, batch_size):
+        sizes = self.sizes
+        batch_size = lambda bucket: sizes.batch(sizes.lanes(bucket))  # noqa: E731
+        for bucket, shares in divide(groups, lengths, sizes.calls, batch_size):
             while shares := [share for share in shares if share]:
                 for thread, share in enumerate(shares):
-                    program = self._program(bucket)
-                    size = self._call_size(program)
-                    yield program, share[:size]
-                    shares[thread] = share[size:]
+                    program = self.program(bucket)
+                    lines = sizes.lines(bucket, program.lanes)
+                    yield program, share[:lines]
+                    shares[thread] = share[lines:]
 
-    def _call_size(self, program: Program) -> int:
-        """The most lines of the next call: its capacity, or fewer because of the pace."""
-        capacity, batch = self._capacity(program), self._batch_size(program)
-        if self._pace is None:
-            return capacity
-        positions = batch * program.bucket
-        return batch * self._pace.batches(program.bucket, positions, capacity // batch)
-
-    def _capacity(self, program: Program) -> int:
-        """Sentences of a compiled call. Samples of all sentences are drawn at once: one batch."""
-        return self._sentences(self._batch_size(program))
-
-    def _sentences(self, lanes: int) -> int:
-        """The sentences of a device in a call; sampling has no queue."""
-        return lanes * (1 if self._decoding.samples else self.sizes.queue)
-
-    def _batch_size(self, program: Program) -> int:
-        """Sentences that all devices search at once."""
-        return program.lanes * jax.local_device_count()
+    def _compile_ahead(
+        self, window: Sequence[Source], groups: Sequence[tuple[int, list[int]]]
+    ) -> None:
+        """Start to compile the program of the first call of each bucket, in the order of calls."""
+        started, sizes = [], self.sizes
+        for bucket, lines in groups:
+            program = self.program(bucket)
+            first = [window[line] for line in lines[: sizes.lines(bucket, program.lanes)]]
+            if (key := call_key(program, first)) in self._ahead:
+                continue
+            # The source with the most arrays alone gives arrays of the same shapes.
+            source = max(first, key=lambda source: prefix_arrays([source]))
+            arguments = self.variables, self._request(program, [source]), self.values
+            lower = partial(compiled(program).lower, *arguments)
+            if self._ahead.start(key, lower, sizes.compilations):
+                started.append(f"{bucket} × {program.lanes}")
+        if started:
+            shapes = ", ".join(started)
+            self._control.log(f"compiling the search, source tokens × sentences: {shapes}")
 
     def _submit(self, program: Program, sources: list[Source]) -> Call:
         """Give a compiled call for these sources to the threads."""
         arguments = self.variables, self._request(program, sources)
         run = partial(self._run, program, self._search(program), arguments)
-        self._ahead.wait(self._call_key(program, sources), self._poll)
+        self._ahead.wait(call_key(program, sources), self._control.poll)
         return Call(program, sources, self.threads.submit(run))
+
+    def _request(self, program: Program, sources: Sequence[Source]) -> Request:
+        """The request for these sources, distributed over the devices."""
+        config, shape = self.models[0].config, (self.sizes.capacity(program.lanes), program.bucket)
+        request = padded_request(sources, shape, config, self._decoding, self.buckets[-1])
+        return jax.tree.map(distribute, request)  # [devices, Q, …]
+
+    def _search(self, program: Program) -> Callable[..., Hypotheses]:
+        """(variables, request) → Hypotheses; arrays begin with an axis of devices."""
+        run = compiled(program)
+        return lambda *arguments: run(*arguments, self.values)
 
     def _run(
         self, program: Program, search: Callable[..., Hypotheses], arguments: Sequence[Any]
     ) -> tuple[Hypotheses | None, float]:
         """The hypotheses of a call, None if the devices ran out of memory; and its seconds."""
         start = time.perf_counter()
-        hypotheses = self.lanes.run_or_halve(
+        hypotheses = self.sizes.run_or_halve(
             program.lanes, program.bucket, lambda: jax.device_get(search(*arguments))
         )
         return hypotheses, time.perf_counter() - start
 
-    def _request(self, program: Program, sources: Sequence[Source]) -> Request:
-        """The request for these sources, distributed over the devices."""
-        config, shape = self.models[0].config, (self._capacity(program), program.bucket)
-        request = padded_request(sources, shape, config, self._decoding, self.buckets[-1])
-        return jax.tree.map(distribute, request)  # [devices, Q, …]
-
-    def _collect(self, call: Call) -> Results:
+    def _results(self, call: Call) -> Results:
         """The results of a call. While the devices run out of memory, its sources are searched
         again in smaller calls, one after the other."""
         results, sources = [], call.sources
         while True:
-            hypotheses = self._fetch(call)
-            if hypotheses is not None:
-                has_own_rules = self.options.rules is not None
-                results += read_results(call.sources, hypotheses, has_own_rules)
-                sources = sources[len(call.sources) :]
+            wait_for(call.outcome, self._control.poll)
+            hypotheses, seconds = call.outcome.result()
+            if hypotheses is not None:  # the devices did not run out of memory
+                program, lines = call.program, len(call.sources)
+                self.sizes.measure(program.bucket, program.lanes, lines, seconds)
+                results += read_results(call.sources, hypotheses, self.options.rules is not None)
+                sources = sources[lines:]
             if not sources:
                 return results
-            program = self._program(call.program.bucket)
-            call = self._submit(program, sources[: self._call_size(program)])
+            program = self.program(call.program.bucket)
+            lines = self.sizes.lines(program.bucket, program.lanes)
+            call = self._submit(program, sources[:lines])
 
-    def _fetch(self, call: Call) -> Hypotheses | None:
-        """Wait for the hypotheses of a call; None if the devices ran out of memory."""
-        wait_for(call.outcome, self._poll)
-        hypotheses, seconds = call.outcome.result()
-        if hypotheses is not None and self._pace:
-            bucket, batch = call.program.bucket, self._batch_size(call.program)
-            batches = -(-len(call.sources) // batch)
-            self._pace.measure(bucket, batches * batch * bucket, seconds)
-        return hypotheses
+
+def call_key(program: Program, sources: Sequence[Source]) -> tuple[Program, int]:
+    """Calls with equal keys run the same compiled program."""
+    return program, prefix_arrays(sources)

@@ -1,57 +1,169 @@
-"""Sizes of batches, calls, windows and chunks: options, platform and memory decide them.
+"""Sizes: one object decides how many sentences lanes, calls, windows and chunks have.
 
-Sizes are fixed once the devices are initialised. Options are checked before, on the config alone.
+Options, platform and memory decide them when the devices are initialised. While a process decodes,
+the devices may run out of memory, which halves the lanes; and a job that saves its results measures
+how long its calls take, which decides the lines of the next one.
 """
 
-from collections.abc import Sequence
-from typing import NamedTuple
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from threading import Lock
+from typing import Any, NamedTuple
 
 import jax
-import numpy as np
 
 from seq2seq.config.tree import DecodingConfig
-from seq2seq.decoding.engine.buckets import length_buckets
-from seq2seq.decoding.engine.requests import max_lengths
-from seq2seq.model.config import ModelConfig, num_parameters
-from seq2seq.model.kinds import make_model
+from seq2seq.decoding.engine.search_memory import sentences_in
+from seq2seq.model.config import ModelConfig
 from seq2seq.model.platforms import Choices, choices_of
-from seq2seq.model.positions import BIASES
+from seq2seq.runtime.errors import CONFIGURATION, UserError
+from seq2seq.runtime.streams import note
 
-USABLE = 0.5  # of the memory for a search; the rest is for copies that XLA makes
+HALVINGS = 3  # of the lanes when a device runs out of memory
 
 
-class Sizes(NamedTuple):
+class Pace:
+    """The number of batches in a call, chosen so that a call takes about `seconds`.
+
+    Results become available when a call ends, so this bounds the work that a kill can lose. The
+    first calls take FIRST batches, one for each thread, and no other is submitted before one ends.
+    The size of each later call follows the time per source position of the last call of the same
+    bucket, or of the slowest other bucket.
+    """
+
+    FIRST = 1
+
+    def __init__(self, seconds: float):
+        self._seconds = seconds
+        self._seconds_per_position: dict[int, float] = {}  # by bucket
+
+    @property
+    def measured(self) -> bool:
+        """Whether a call has been measured."""
+        return bool(self._seconds_per_position)
+
+    def batches(self, bucket: int, positions: int, limit: int) -> int:
+        """The number of batches of `positions` source positions each, from 1 to `limit`."""
+        if not self.measured:
+            return min(limit, self.FIRST)
+        measured = self._seconds_per_position
+        per_position = measured.get(bucket) or max(measured.values())
+        return max(1, min(limit, int(self._seconds / (per_position * positions))))
+
+    def measure(self, bucket: int, positions: int, seconds: float) -> None:
+        """Record that a call of `positions` source positions took `seconds`."""
+        self._seconds_per_position[bucket] = max(seconds, 1e-6) / positions
+
+
+@dataclass
+class Sizes:
     """The sizes of one process."""
 
-    batch_size: int  # sentences that a call searches at once on a device, of up to 32 tokens
+    batch_size: int  # sentences that a device searches at once, of up to 32 tokens
     queue: int  # batches in one call of a device
     calls: int  # that run at the same time
     window: int  # lines that are sorted by length together
     chunk: int  # consecutive lines that a process of a job takes in turn
     compilations: int  # programs compiled at once
+    devices: int
+    pace: Pace | None = field(default=None, compare=False)  # None: full calls
+    _halvings: int = field(default=0, init=False)
+    _lock: Any = field(default_factory=Lock, init=False, compare=False)
+
+    def lanes(self, bucket: int) -> int:
+        """Sentences of this bucket that a device searches at once. Long ones need more memory, so
+        they are fewer; they are fewer still after a device has run out of memory."""
+        full = max(1, self.batch_size * 32 // max(32, bucket))
+        return max(1, full >> self._halvings)
+
+    def batch(self, lanes: int) -> int:
+        """Sentences that all devices search at once."""
+        return lanes * self.devices
+
+    def capacity(self, lanes: int) -> int:
+        """Sentences that a compiled call of all devices can hold."""
+        return self.batch(lanes) * self.queue
+
+    def lines(self, bucket: int, lanes: int) -> int:
+        """The most lines of the next call: its capacity, or fewer because of the pace."""
+        if self.pace is None:
+            return self.capacity(lanes)
+        batch = self.batch(lanes)
+        return batch * self.pace.batches(bucket, batch * bucket, self.queue)
+
+    @property
+    def submitted(self) -> int:
+        """The calls that are submitted before the results of the first one are read. Meanwhile
+        `calls` others run and one waits for a thread; no other one before the pace is measured."""
+        return self.calls + (2 if self.pace is None or self.pace.measured else 0)
+
+    def measure(self, bucket: int, lanes: int, lines: int, seconds: float) -> None:
+        """Record how long a call of so many lines took."""
+        if self.pace is not None:
+            batch = self.batch(lanes)
+            batches = -(-lines // batch)
+            self.pace.measure(bucket, batches * batch * bucket, seconds)
+
+    def run_or_halve(
+        self, lanes: int, bucket: int, run: Callable[..., Any], *arguments: Any
+    ) -> Any | None:
+        """run(*arguments), a batch of `lanes` sentences on each device. If it runs out of memory:
+        None, and later ones have half as many lanes.
+
+        UserError(CONFIGURATION) if smaller batches would not help. Other errors are not caught.
+        """
+        try:
+            return run(*arguments)
+        except jax.errors.JaxRuntimeError as error:
+            if "RESOURCE_EXHAUSTED" not in str(error):
+                raise
+            with self._lock:
+                self._halve(lanes, bucket)
+            return None
+
+    def _halve(self, lanes: int, bucket: int) -> None:
+        if lanes > self.lanes(bucket):
+            return  # already halved because of another call of this size
+        message = f"{lanes} sentences of up to {bucket} tokens do not fit into the device's memory"
+        if self._halvings == HALVINGS or lanes == 1:
+            raise UserError(
+                CONFIGURATION, f"{message}; lower decoding.batch_size or decoding.beam_size"
+            )
+        self._halvings += 1
+        note(f"{message}: trying half as many")
+
+
+class Machine(NamedTuple):
+    """What sizes depend on besides models and options."""
+
+    platform: str
+    memory: int | None = None  # bytes of each device; None: unknown
+    devices: int = 1
+    cores: int = 1  # of the host that the process may use
 
 
 def sizes_of(
     models: Sequence[ModelConfig],
     options: DecodingConfig,
-    platform: str,
-    memory: int | None,
-    devices: int,
-    cores: int,
+    machine: Machine,
+    call_seconds: float | None = None,
 ) -> Sizes:
-    """The sizes for `devices` devices of a platform, each with `memory` bytes (None: unknown), in
-    a process that may use `cores` cores of its host."""
-    choices = choices_of(platform)
-    batch_size = options.batch_size or automatic_batch_size(models, options, choices, memory)
-    calls = max(1, cores // devices) if choices.call_per_core else 1
+    """The sizes of a process; each call takes about `call_seconds` (None: calls are full)."""
+    choices, devices = choices_of(machine.platform), machine.devices
+    batch_size = options.batch_size or automatic_batch_size(
+        models, options, choices, machine.memory
+    )
+    calls = max(1, machine.cores // devices) if choices.call_per_core else 1
     lines = batch_size * devices * calls
     return Sizes(
-        batch_size,
-        choices.queue,
-        calls,
-        choices.window * lines,
-        max(choices.chunk, lines),
-        choices.compilations,
+        batch_size=batch_size,
+        queue=1 if options.samples else choices.queue,  # samples are drawn for all lanes at once
+        calls=calls,
+        window=choices.window * lines,
+        chunk=max(choices.chunk, lines),
+        compilations=choices.compilations,
+        devices=devices,
+        pace=None if call_seconds is None else Pace(call_seconds),
     )
 
 
@@ -66,61 +178,3 @@ def automatic_batch_size(
         most = min(most, sentences_in(memory, models, options))
     # A power of two: devices of slightly different memory get the same programs, so the same bytes.
     return min(choices.sentences, 1 << most.bit_length() - 1)
-
-
-def sentences_in(memory: int, models: Sequence[ModelConfig], options: DecodingConfig) -> int:
-    """The largest batch size whose searches fit into `memory` bytes of a device; at least 1."""
-    longest = min(model.max_length for model in models)
-    # In the order of a batch size: a bucket of twice the length has half as many lanes.
-    lane = max(
-        sum(lane_bytes(model, options, bucket, longest) for model in models) * 32 / max(32, bucket)
-        for bucket in length_buckets(longest)
-    )
-    parameters = 4 * sum(map(num_parameters, models))
-    return max(1, int(USABLE * max(0, memory - parameters) / lane))
-
-
-def lane_bytes(model: ModelConfig, options: DecodingConfig, source: int, longest: int) -> int:
-    """The bytes of a model in a lane that searches a bucket of `source` tokens.
-
-    The sum of the caches of the decoder, the memory of the sentence in the lane, two sentences that
-    are encoded (`Encoded`), and the largest intermediate values: of a step of the search, of the
-    encoder, or of teacher forcing.
-    """
-    target = int(max_lengths(options, np.array(source), longest))
-    beams, module = options.samples or options.beam_size, make_model(model)
-    arrays = jax.eval_shape(
-        lambda: (
-            module.empty_caches(1, target, beams),
-            module.empty_memory(1, source),
-            module.empty_encoded(2, source),
-        )
-    )
-    stored = sum(x.size * x.dtype.itemsize for x in jax.tree.leaves(arrays))
-    searched_values = 3 * model.target_vocab_size + step_values(model, source, target, beams)
-    forced_values = 2 * source * model.target_vocab_size
-    values = max(beams * searched_values, encoder_values(model, source), forced_values)
-    return stored + 4 * values
-
-
-def encoder_values(model: ModelConfig, source: int) -> int:
-    """The largest number of values in intermediate arrays of the encoder at a time, per source.
-
-    Transformer: scores and weights, and the feed-forward activations twice; three times each with a
-    bias on scores and with a gate. RNN: three gates of inputs and states.
-    """
-    if model.kind != "transformer":
-        return 2 * source * 3 * model.d_model
-    attention = (3 if model.positions in BIASES else 2) * model.num_heads * source
-    return source * (attention + (3 if model.gated_feed_forward else 2) * model.d_ff)
-
-
-def step_values(model: ModelConfig, source: int, steps: int, beams: int) -> int:
-    """The same of a step of the search, per hypothesis, without those of the vocabulary's size.
-
-    Transformer: scores and weights of the self-attention to the cache, and the bias on scores. RNN:
-    the sums of queries and keys.
-    """
-    if model.kind != "transformer":
-        return source * model.d_model
-    return (3 if model.positions in BIASES else 2) * model.num_heads * steps * beams

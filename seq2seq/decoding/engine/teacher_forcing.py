@@ -168,14 +168,14 @@ class TeacherForcing:
     ) -> tuple[dict[int, Scored], list[int]]:
         """The scores of the first lines, as many as the threads can compute at once, and the lines
         that remain: also those for which memory ran out, in smaller batches."""
-        engine = self._engine
-        lanes = engine.lanes.of(bucket)
-        capacity = lanes * jax.local_device_count()
-        together = lines[: capacity * engine.sizes.calls]
+        engine, sizes = self._engine, self._engine.sizes
+        lanes = sizes.lanes(bucket)
+        capacity = sizes.batch(lanes)
+        together = lines[: capacity * sizes.calls]
         batches = [
             together[start : start + capacity] for start in range(0, len(together), capacity)
         ]
-        run = partial(engine.lanes.run_or_halve, lanes, bucket, self._batch, bucket, capacity)
+        run = partial(sizes.run_or_halve, lanes, bucket, self._batch, bucket, capacity)
         scores = engine.threads.map(run, [[pairs[line] for line in batch] for batch in batches])
         results: dict[int, Scored] = {}
         again: list[int] = []

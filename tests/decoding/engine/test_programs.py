@@ -64,7 +64,7 @@ def test_new_values_compile_nothing_and_are_those_of_the_search():
     with quick_searches(values):
         for options in VALUES:
             engine = translator_of(samples=3, **options).engine
-            search = engine._search(engine._program(16))
+            search = engine._search(engine.program(16))
             given = jax.device_get(search(engine.variables, request))
             np.testing.assert_array_equal(given[-1], np.float32(list(options.values())))
     assert len(traced) == 1
@@ -74,8 +74,8 @@ def test_other_weights_of_an_ensemble_compile_nothing():
     first, second, usual = (
         translator_of((0, 1), weights=weights).engine for weights in ((0.9, 0.1), (0.2, 0.8), None)
     )
-    assert first._program(16) == second._program(16)
-    shapes = [jax.tree.map(np.shape, engine._values) for engine in (first, second, usual)]
+    assert first.program(16) == second.program(16)
+    shapes = [jax.tree.map(np.shape, engine.values) for engine in (first, second, usual)]
     assert shapes[0] == shapes[1] != shapes[2]
 
 
@@ -86,7 +86,7 @@ def test_the_least_recently_used_program_is_released():
         client = jax.devices()[0].client
         gc.collect()
         live = len(client.live_executables())
-        program = translator.engine._program(16)
+        program = translator.engine.program(16)
         reference = weakref.ref(programs.compiled(program))
         for lanes in range(100, 100 + programs.PROGRAMS):  # not traced
             programs.compiled(program._replace(lanes=lanes))

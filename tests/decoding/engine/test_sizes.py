@@ -8,9 +8,9 @@ import pytest
 
 from seq2seq.config.tree import DecodingConfig
 from seq2seq.decoding.engine.buckets import length_buckets
-from seq2seq.decoding.engine.lanes import lanes_of
 from seq2seq.decoding.engine.requests import max_lengths
-from seq2seq.decoding.engine.sizes import lane_bytes, sizes_of
+from seq2seq.decoding.engine.search_memory import lane_bytes
+from seq2seq.decoding.engine.sizes import Machine, sizes_of
 from seq2seq.model.cache import empty_memory
 from seq2seq.model.config import ModelConfig, num_parameters
 from seq2seq.model.platforms import CPU, GPU, TPU
@@ -20,12 +20,13 @@ GB = 10**9
 
 
 def sizes(platform="gpu", memory=None, devices=1, cores=1, models=(MODEL,), **options):
-    return sizes_of(models, DecodingConfig(**options), platform, memory, devices, cores)
+    machine = Machine(platform, memory, devices, cores)
+    return sizes_of(models, DecodingConfig(**options), machine)
 
 
 def cache_bytes(batch_size, bucket, beam_size, model=MODEL):
     """The bytes of the caches and of the encoded sentences in a search, from the real arrays."""
-    lanes = lanes_of(batch_size, bucket)
+    lanes = sizes(batch_size=batch_size).lanes(bucket)
     target = int(max_lengths(DecodingConfig(), jax.numpy.array(bucket), model.max_length))
     trees = [
         jax.eval_shape(lambda shape=shape: empty_memory(model, *shape))

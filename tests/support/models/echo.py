@@ -2,6 +2,7 @@
 
 import queue
 import threading
+from dataclasses import replace
 
 import jax
 import numpy as np
@@ -26,7 +27,7 @@ def echoing_translator(control=Control()):  # noqa: B008 – immutable
     )
     translator.engine.variables = []  # `search` below reads none
     window = 2 * 3 * jax.local_device_count()
-    translator.engine.sizes = translator.engine.sizes._replace(queue=2, window=window)
+    translator.engine.sizes = replace(translator.engine.sizes, queue=2, window=window)
     seen = []
 
     def search(program):

@@ -8,6 +8,7 @@ import json
 import re
 import sys
 import time
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -74,7 +75,7 @@ def facts(traced: Traced) -> dict:
 def search(target: Target, queue: int) -> Traced:
     engine = Engine([MODEL], SEARCH)
     set_sizes(engine, SEARCH, target)
-    engine.sizes = engine.sizes._replace(queue=queue)
+    engine.sizes = replace(engine.sizes, queue=queue)
     return search_program(engine, [parameter_shapes(MODEL)], BUCKET, target)
 
 

@@ -14,11 +14,7 @@ from seq2seq.cli.interruption import ended_by_signals
 from seq2seq.config import Config
 from seq2seq.config.flag import check_new_run, config_directory, parsed_config, run_path
 from seq2seq.config.help import explain_config_error, field_list
-from seq2seq.data.tokens.corpus_cache import (
-    CorpusCache,
-    corpus_cache,
-)
-from seq2seq.decoding.engine.calls import Control
+from seq2seq.data.tokens.corpus_cache import CorpusCache, corpus_cache
 from seq2seq.decoding.translator import Translator
 from seq2seq.pretrained.models import load_params
 from seq2seq.runtime.control import Control

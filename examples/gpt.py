@@ -38,8 +38,8 @@ class GPT(nn.Module):
     def step(self, tokens, caches, t, parents, ancestry):
         """One token of each of N hypotheses: a step of `beam_search`."""
         x, mask = self.embedding(tokens), ancestry_mask(ancestry)
-        positions, slot = jnp.broadcast_to(t[:, None], tokens.shape), t * tokens.shape[1]
-        x, caches = self.stack(x, mask, positions, caches=caches, index=slot)
+        positions = jnp.broadcast_to(t[:, None], tokens.shape)
+        x, caches = self.stack(x, mask, positions, caches=caches)
         return self.embedding.logits(x), caches
 
 

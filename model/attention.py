@@ -21,7 +21,6 @@ from .config import ModelConfig
 from .layers import Dropout
 from .matmul import FULL, activations_precision, cast_weights, matmul
 from .parameters import parameter
-from .positions import rotate
 
 
 class KeysValues(NamedTuple):
@@ -65,27 +64,35 @@ def segment_mask(
     return (same & (query_segments > 0)[:, :, None])[:, None]
 
 
+class AttentionOptions(NamedTuple):
+    """How `dot_product_attention` computes, apart from its arrays."""
+
+    drop: Callable[[Array], Array] | None = None  # on the weights that multiply V, for dropout
+    precision: jax.lax.Precision = FULL  # of both products if they are of float32
+    scale: bool = True  # divide the scores by √d_k
+
+
+PLAIN = AttentionOptions()  # equation 1
+
+
 def dot_product_attention(
     queries: Float[Array, "B H T K"],
     keys: Float[Array, "B H S K"],
     values: Float[Array, "B H S K"],
     mask: Bool[Array, "#B #H #T S"] | None = None,
-    drop: Callable[[Array], Array] | None = None,
-    precision: jax.lax.Precision = FULL,
     bias: Float[Array, "#B #H #T S"] | None = None,
-    scale: bool = True,
+    options: AttentionOptions = PLAIN,
 ) -> tuple[Float[Array, "B H T K"], Float[Array, "B H T S"]]:
     """softmax(Q Kᵀ / √d_k) V (equation 1); returns the output and the softmax weights.
 
-    `mask` is True where a query may attend. Scores and softmax are float32. A query that may
-    attend to nothing has weights and output 0. Under jit, unused weights cost nothing. `drop` is a
-    function on the weights that multiply V, for dropout; the returned weights are those before it.
-    `precision` is that of both products if they are of float32; bfloat16 is not affected. `bias`
-    is added to the scores before the mask. Without `scale` they are not divided by √d_k.
+    `mask` is True where a query may attend. `bias` is added to the scores before the mask. Scores
+    and softmax are float32. A query that may attend to nothing has weights and output 0. The
+    returned weights are those before `options.drop`; under jit, unused weights cost nothing.
     """
     check_attention(queries, keys, values, mask, bias)
+    drop, precision, scale = options
     scores = attention_scores(queries, keys, mask, precision, bias, scale)  # [B, H, T, S]
-    (weights,) = masked_softmax([scores])
+    (weights,) = masked_softmax([scores])  # [B, H, T, S]
     factors = weights if drop is None else drop(weights)
     output = jnp.einsum(
         "bhts,bhsk->bhtk", factors.astype(values.dtype), values, precision=precision
@@ -158,43 +165,64 @@ def project(
 def project_keys_values(
     params: AttentionParams,
     x: Float[Array, "B S D"],
-    positions: Int[Array, "B S"] | None = None,
+    rotate: Callable[[Array], Array] | None = None,
 ) -> KeysValues:
-    """The keys and values of `x`; with `positions`, keys are rotated (rotary positions)."""
+    """The keys and values of `x`; `rotate` is a function on the keys (rotary positions)."""
     check_array("x", x, "floating", "B S D")
     check_shape("x", x, (*x.shape[:2], len(params.key)), "[B, S, D] with D of params")
-    keys = project(x, params.key, params.key_bias)
-    values = project(x, params.value, params.value_bias)
-    return KeysValues(keys if positions is None else rotate(keys, positions), values)
+    keys = project(x, params.key, params.key_bias)  # [B, H, S, K]
+    values = project(x, params.value, params.value_bias)  # [B, H, S, K]
+    return KeysValues(keys if rotate is None else rotate(keys), values)
+
+
+def attend_to_all(
+    queries: Float[Array, "B H T K"],
+    keys_values: KeysValues | tuple[Array, Array],
+    mask: Bool[Array, "#B #H #T S"] | None,
+    bias: Float[Array, "#B #H #T S"] | None,
+    options: AttentionOptions,
+) -> tuple[Float[Array, "B H T K"], Float[Array, "B H T S"]]:
+    """`dot_product_attention`, as an `attend` of HeadOptions."""
+    keys, values = keys_values
+    return dot_product_attention(queries, keys, values, mask, bias, options)
+
+
+class HeadOptions(NamedTuple):
+    """How `multi_head_attention` computes, apart from its arrays."""
+
+    rotate: Callable[[Array], Array] | None = None  # on the queries, as on the keys (rotary)
+    drop: Callable[[Array], Array] | None = None  # see AttentionOptions
+    scale: bool = True  # see AttentionOptions
+    # The arguments are those of `attend_to_all`. `attend_to_cache` takes a Cache as the keys and
+    # values; `attend_on_platform` returns no weights.
+    attend: Callable[..., tuple[Array, Array | None]] = attend_to_all
+
+
+PLAIN_HEADS = HeadOptions()  # section 3.2.2
 
 
 def multi_head_attention(
     params: AttentionParams,
     x: Float[Array, "B T D"],
-    keys_values: KeysValues | tuple[Any, ...],
+    keys_values: Any,
     mask: Bool[Array, "#B #H #T S"] | None = None,
-    positions: Int[Array, "B T"] | None = None,
-    drop: Callable[[Array], Array] | None = None,
-    attend: Callable[..., tuple[Array, Array | None]] = dot_product_attention,
     bias: Float[Array, "#B #H #T S"] | None = None,
-    scale: bool = True,
+    options: HeadOptions = PLAIN_HEADS,
 ) -> tuple[Float[Array, "B T D"], Float[Array, "B H T S"] | None]:
     """Concat(head_1, …, head_h) W^O (section 3.2.2); returns the output and the weights.
 
-    With `positions`, queries are rotated (rotary positions); the keys must be rotated too. `drop`,
-    `bias` and `scale` are those of `dot_product_attention`. With bfloat16 weights, float32 queries,
-    keys and values are multiplied in JAX's default precision (`activations_precision`). `attend` is
-    called with the queries, the entries of `keys_values`, mask, drop, precision, bias and scale
-    (`attend_to_cache`: a Cache; `attend_on_platform` returns no weights).
+    `keys_values` is what `options.attend` reads: by default KeysValues. `mask` and `bias` are those
+    of `dot_product_attention`. With bfloat16 weights, float32 queries, keys and values are
+    multiplied in JAX's default precision (`activations_precision`).
     """
     check_array("x", x, "floating", "B T D")
     check_shape("x", x, (*x.shape[:2], len(params.query)), "[B, T, D] with D of params")
     queries = project(x, params.query, params.query_bias)  # [B, H, T, K]
-    if positions is not None:
-        queries = rotate(queries, positions)
-    precision = activations_precision(params.query)
+    if options.rotate is not None:
+        queries = options.rotate(queries)
+    how = AttentionOptions(options.drop, activations_precision(params.query), options.scale)
     # heads [B, H, T, K], weights [B, H, T, S]
-    heads, weights = attend(queries, *keys_values, mask, drop, precision, bias, scale)
+    heads, weights = options.attend(queries, keys_values, mask, bias, how)
     output = params.output.reshape(-1, x.shape[-1])  # [H·K, D]
     concatenated = jnp.swapaxes(heads, 1, 2).reshape(*x.shape[:-1], len(output))  # [B, T, H·K]
     return matmul(concatenated, output, params.output_bias), weights
@@ -229,28 +257,27 @@ class MultiHeadAttention(nn.Module):
         self.dropout = Dropout(c.attention_dropout)
 
     def keys_values(
-        self, x: Float[Array, "B S D"], positions: Int[Array, "B S"] | None = None
+        self, x: Float[Array, "B S D"], rotate: Callable[[Array], Array] | None = None
     ) -> KeysValues:
         """See `project_keys_values`."""
-        return project_keys_values(self.params, x, positions)
+        return project_keys_values(self.params, x, rotate)
 
     def __call__(
         self,
         x: Float[Array, "B T D"],
-        keys_values: KeysValues | tuple[Any, ...],
+        keys_values: Any,
         mask: Bool[Array, "#B #H #T S"] | None = None,
-        positions: Int[Array, "B T"] | None = None,
-        row_ids: Int[Array, " B"] | None = None,
-        attend: Callable[..., tuple[Array, Array | None]] = dot_product_attention,
         bias: Float[Array, "#B #H #T S"] | None = None,
+        options: HeadOptions = PLAIN_HEADS,
+        row_ids: Int[Array, " B"] | None = None,
     ) -> Float[Array, "B T D"]:
-        """See `multi_head_attention`; `row_ids` are those of `dropout`."""
+        """See `multi_head_attention`; the config decides `drop` and `scale` of the options.
+        `row_ids` are those of `dropout`."""
         c = self.config
         # Without dropout None, so that `attend_to_cache` is traced once for all layers.
         drops = c.attention_dropout and self.has_rng("dropout")
         drop = partial(self.dropout, row_ids=row_ids) if drops else None
-        output, weights = multi_head_attention(
-            self.params, x, keys_values, mask, positions, drop, attend, bias, c.scale_scores
-        )
+        options = options._replace(drop=drop, scale=c.scale_scores)
+        output, weights = multi_head_attention(self.params, x, keys_values, mask, bias, options)
         self.sow("intermediates", "weights", weights)
         return output

@@ -7,8 +7,9 @@ products of its own, and the sums over blocks are taken in their order, so a row
 depend on how many blocks the other rows need.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import partial, reduce
+from itertools import accumulate
 from typing import NamedTuple
 
 import jax
@@ -16,10 +17,16 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, Int
 
-from .attention import KeysValues, attention_scores, check_attention, masked_softmax
+from .attention import (
+    PLAIN,
+    AttentionOptions,
+    KeysValues,
+    attention_scores,
+    check_attention,
+    masked_softmax,
+)
 from .checks import check_array, check_bias, check_mask, check_shape
 from .config import ModelConfig
-from .matmul import FULL
 from .platforms import by_platform
 
 # With more blocks, fewer entries are read, but the program has a branch for each.
@@ -48,6 +55,11 @@ class Cache(NamedTuple):
 
     blocks: tuple[StoredKeysValues, ...]
     last: Int[Array, ""]
+
+    @property
+    def ends(self) -> list[int]:
+        """The number of entries up to the end of each block; the last one is S."""
+        return list(accumulate(block.values.shape[2] for block in self.blocks))
 
 
 def stored(new: KeysValues) -> StoredKeysValues:
@@ -127,44 +139,39 @@ def ancestry_mask(ancestry: Int[Array, "B N T"]) -> Bool[Array, "B 1 N T*N"]:
     return is_ancestor.reshape(*ancestry.shape[:2], -1)[:, None]
 
 
-@partial(jax.jit, static_argnames=("drop", "precision", "scale"))  # one trace for all layers
+@partial(jax.jit, static_argnames="options")  # one trace for all layers
 def attend_to_cache(
     queries: Float[Array, "B H T K"],
-    blocks: tuple[StoredKeysValues, ...],
-    last: Int[Array, ""],
+    cache: Cache,
     mask: Bool[Array, "#B #H #T S"],
-    drop: Callable[[Array], Array] | None = None,
-    precision: jax.lax.Precision = FULL,
     bias: Float[Array, "#B #H #T S"] | None = None,
-    scale: bool = True,
+    options: AttentionOptions = PLAIN,
 ) -> tuple[Float[Array, "B H T K"], Float[Array, "B H T S"]]:
-    """`blockwise_attention` to a Cache; the blocks after entry `last` are not read."""
-    ends = np.cumsum([block.values.shape[2] for block in blocks])
-    check_mask(mask, (*queries.shape[:3], int(ends[-1])))
+    """`blockwise_attention` to a cache; the blocks after its last entry in use are not read."""
+    ends = cache.ends
+    check_mask(mask, (*queries.shape[:3], ends[-1]))
 
     def attend(blocks_read: int) -> tuple[Array, Array]:
         # The keys are transposed inside the branch: outside, XLA would copy them.
-        keys_values = [block.keys_values for block in blocks[:blocks_read]]
+        keys_values = [block.keys_values for block in cache.blocks[:blocks_read]]
         end = ends[blocks_read - 1]
-        block_bias = None if bias is None else bias[..., :end]
+        block_bias = None if bias is None else bias[..., :end]  # [B, H, T, end]
         output, weights = blockwise_attention(
-            queries, keys_values, mask[..., :end], drop, precision, block_bias, scale
-        )
-        unread = int(ends[-1] - end)
+            queries, keys_values, mask[..., :end], block_bias, options
+        )  # [B, H, T, K], [B, H, T, end]
+        unread = ends[-1] - end
         return output, jnp.pad(weights, [(0, 0), (0, 0), (0, 0), (0, unread)])  # [B, H, T, S]
 
-    branches = [partial(attend, i + 1) for i in range(len(blocks))]
-    return jax.lax.switch(last // ends[0], branches)
+    branches = [partial(attend, i + 1) for i in range(len(cache.blocks))]
+    return jax.lax.switch(cache.last // ends[0], branches)
 
 
 def blockwise_attention(
     queries: Float[Array, "B H T K"],
     blocks: Sequence[KeysValues],
     mask: Bool[Array, "#B #H #T S"],
-    drop: Callable[[Array], Array] | None = None,
-    precision: jax.lax.Precision = FULL,
     bias: Float[Array, "#B #H #T S"] | None = None,
-    scale: bool = True,
+    options: AttentionOptions = PLAIN,
 ) -> tuple[Float[Array, "B H T K"], Float[Array, "B H T S"]]:
     """`dot_product_attention` to keys in blocks, S in all; the sums are rounded in another order.
 
@@ -177,13 +184,15 @@ def blockwise_attention(
     check_mask(mask, shape)
     if bias is not None:
         check_bias(bias, shape)
-    masks = jnp.split(mask, ends[:-1], axis=-1)
+    drop, precision, scale = options
+    # Lists have an entry of size s for each block.
+    masks = jnp.split(mask, ends[:-1], axis=-1)  # [B, H, T, s]
     biases = [None] * len(blocks) if bias is None else jnp.split(bias, ends[:-1], axis=-1)
     scores = [
         attention_scores(queries, block.keys, block_mask, precision, block_bias, scale)
         for block, block_mask, block_bias in zip(blocks, masks, biases, strict=True)
-    ]
-    weights = masked_softmax(scores)
+    ]  # [B, H, T, s]
+    weights = masked_softmax(scores)  # [B, H, T, s]
     factors = weights if drop is None else [drop(block) for block in weights]
     products = [
         jnp.einsum(
@@ -191,6 +200,6 @@ def blockwise_attention(
             precision=precision, preferred_element_type=jnp.float32,
         )
         for block_factors, block in zip(factors, blocks, strict=True)
-    ]  # fmt: skip
+    ]  # fmt: skip  # [B, H, T, K]
     output = reduce(jnp.add, products).astype(blocks[0].values.dtype)  # [B, H, T, K]
-    return output, jnp.concatenate(weights, axis=-1)
+    return output, jnp.concatenate(weights, axis=-1)  # [B, H, T, K], [B, H, T, S]

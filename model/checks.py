@@ -61,9 +61,9 @@ def _check_for_scores(name: str, x: Any, dtype: str, shape: tuple[int, ...], axe
         )
 
 
-def check_memory(memory: Any, entries: int, expected: str) -> None:
+def check_memory(memory: Any, kind: type[tuple[Any, ...]], entries: int, expected: str) -> None:
     """The memory of a decoder layer or stack is a tuple, not the encoder's output."""
-    if not isinstance(memory, tuple) or len(memory) != entries:
+    if not isinstance(memory, kind) or len(memory) != entries:
         got = f"shape {memory.shape}" if hasattr(memory, "shape") else type(memory).__name__
         raise TypeError(f"memory must be {expected}; got {got}")
 

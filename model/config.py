@@ -3,6 +3,7 @@
 from dataclasses import dataclass, fields
 
 from .options import Options, option
+from .position_rules import POSITION_RULES
 
 # Bounds far above any published model, so that the config of an untrusted directory is refused
 # before anything of its sizes is allocated.
@@ -10,7 +11,6 @@ MAX_VOCABULARY = 2**24
 MAX_WIDTH = 2**18
 MAX_LAYERS = 1000
 MAX_POSITIONS = 2**20
-MAX_TABLE = 2**28  # values of a table of positions: 1 GiB in float32
 
 
 @dataclass(unsafe_hash=True)
@@ -105,7 +105,7 @@ class ModelConfig(Options):
         "sinusoidal, learned: a table that is added to embeddings; rotary: rotation of queries and "
         "keys; relative: a learned bias on scores for each range of distances (Raffel et al. "
         "2020); alibi: a fixed bias that grows with the distance (Press et al. 2022); none",
-        choices=("sinusoidal", "learned", "rotary", "relative", "alibi", "none"),
+        choices=tuple(POSITION_RULES),
     )
     sinusoid_layout: str = option(
         "interleaved",
@@ -191,7 +191,7 @@ class ModelConfig(Options):
     def longest(self) -> int:
         """The most tokens of a source or a target: `max_length` if it is the number of rows of a
         table of positions, and for an RNN; otherwise more than memory suffices for."""
-        return self.max_length if self.positions in ("sinusoidal", "learned") else MAX_POSITIONS
+        return self.max_length if POSITION_RULES[self.positions].has_table else MAX_POSITIONS
 
     @property
     def values_dtype(self) -> str:
@@ -251,29 +251,11 @@ class ModelConfig(Options):
                 f"num_heads × d_k must be at most {MAX_WIDTH}, got num_heads={self.num_heads}, "
                 f"d_k={self.d_k}"
             )
-        has_table = self.positions in ("sinusoidal", "learned")
-        if has_table and self.max_length * self.d_model > MAX_TABLE:
-            raise ValueError(
-                f"{self.positions} positions need max_length × d_model of at most {MAX_TABLE}, "
-                f"got max_length={self.max_length}, d_model={self.d_model}"
-            )
-        if self.positions == "sinusoidal" and self.d_model % 2:
-            raise ValueError(f"sinusoidal positions need an even d_model, got {self.d_model}")
-        if self.positions != "sinusoidal":
-            self._refuse(("sinusoid_layout",), f"positions={self.positions}")
-        if self.sinusoid_layout == "fairseq" and self.d_model < 4:
-            raise ValueError(
-                f"sinusoid_layout=fairseq needs d_model of 4 or more, got {self.d_model}"
-            )
-        if self.positions == "rotary" and self.head_size % 2:
-            raise ValueError(f"rotary positions need an even head size, got {self.head_size}")
-        if self.positions != "relative":
-            self._refuse(RELATIVE_ONLY, f"positions={self.positions}")
-        if self.relative_distance <= self.relative_buckets // 2:
-            raise ValueError(
-                "model.relative_distance must be above model.relative_buckets // 2, got "
-                f"{self.relative_distance} and {self.relative_buckets}"
-            )
+        for kind, rules in POSITION_RULES.items():
+            if kind == self.positions:
+                rules.check(self)
+            else:
+                self._refuse(rules.fields, f"positions={self.positions}")
 
     def _refuse(self, names: tuple[str, ...], reason: str) -> None:
         """Raise ValueError for a field of these that is set although it has no effect."""
@@ -295,7 +277,6 @@ class ModelConfig(Options):
 
 
 DROPOUT_RATES = ("dropout", "attention_dropout", "activation_dropout")
-RELATIVE_ONLY = ("relative_buckets", "relative_distance", "relative_tables")
 # An RNN has neither positions, nor norms, nor heads, nor feed-forward sub-layers.
 TRANSFORMER_ONLY = (
     "d_ff",
@@ -306,8 +287,7 @@ TRANSFORMER_ONLY = (
     "norm",
     "norm_function",
     "positions",
-    "sinusoid_layout",
-    *RELATIVE_ONLY,
+    *(name for rules in POSITION_RULES.values() for name in rules.fields),
     "activation",
     "gated_feed_forward",
     "feed_forward_bias",
@@ -342,11 +322,7 @@ def num_transformer_parameters(config: ModelConfig) -> int:
     encoder = config.num_layers * (attention + feed_forward + 2 * norm)
     decoder = config.decoder_layers * (2 * attention + feed_forward + 3 * norm)
     other_norms = 2 * norm * ((config.norm == "pre") + config.embedding_norm)
-    positions = 2 * config.max_length * d if config.positions == "learned" else 0
-    if config.positions == "relative":
-        per_layer = config.relative_tables == "layer"
-        tables = config.num_layers + config.decoder_layers if per_layer else 2
-        positions = tables * config.relative_buckets * config.num_heads
+    positions = POSITION_RULES[config.positions].num_parameters(config)
     return encoder + decoder + other_norms + positions
 
 

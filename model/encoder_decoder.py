@@ -16,6 +16,13 @@ from .layers import Embedding
 from .parameters import parameter
 
 
+class PairPositions(NamedTuple):
+    """0, 1, … for the tokens of each source and of each target of packed rows."""
+
+    source: Int[Array, "B S"]
+    target: Int[Array, "B T"]
+
+
 class DecoderState(NamedTuple):
     """The state of one model in a search; the axis B of each array is that of the lanes."""
 
@@ -76,8 +83,7 @@ class EncoderDecoder(nn.Module):
         target: Int[Array, "B T"],
         source_segments: Int[Array, "B S"],
         target_segments: Int[Array, "B T"],
-        source_positions: Int[Array, "B S"] | None = None,
-        target_positions: Int[Array, "B T"] | None = None,
+        positions: PairPositions | None = None,
         row_ids: Int[Array, " B"] | None = None,
     ) -> Float[Array, "B T D"]:
         """The decoder's output for each target position, before `logits` (teacher forcing).
@@ -105,16 +111,12 @@ class EncoderDecoder(nn.Module):
         target: Int[Array, "B T"],
         source_segments: Int[Array, "B S"],
         target_segments: Int[Array, "B T"],
-        source_positions: Int[Array, "B S"] | None = None,
-        target_positions: Int[Array, "B T"] | None = None,
+        positions: PairPositions | None = None,
         row_ids: Int[Array, " B"] | None = None,
     ) -> Float[Array, "B T V"]:
         """`logits` of `hidden`: those at [b, t] predict the token after target[b, t]."""
-        segments, positions = (
-            (source_segments, target_segments),
-            (source_positions, target_positions),
-        )
-        return self.logits(self.hidden(source, target, *segments, *positions, row_ids))
+        segments = source_segments, target_segments
+        return self.logits(self.hidden(source, target, *segments, positions, row_ids))
 
     # Search.
 

@@ -18,7 +18,7 @@ from jax.experimental import pallas as pl
 from jax.experimental.pallas import tpu as pltpu
 from jaxtyping import Array, Bool, Float, Int
 
-from .attention import dot_product_attention, masked_softmax
+from .attention import AttentionOptions, KeysValues, dot_product_attention, masked_softmax
 from .platforms import by_platform
 
 LANES = 128
@@ -27,7 +27,7 @@ BLOCK_QUERIES = 512, 384, 256, 128  # sizes of a block, the largest first
 MAX_LANE_BYTES = 4096  # of all keys of a row in one lane; the values and both gradients fit too
 
 
-class Settings(NamedTuple):
+class KernelSettings(NamedTuple):
     """The arguments of a kernel that are not arrays."""
 
     head_width: int
@@ -38,26 +38,23 @@ class Settings(NamedTuple):
 
 def attend_on_platform(
     queries: Float[Array, "B H T K"],
-    keys: Float[Array, "B H S K"],
-    values: Float[Array, "B H S K"],
+    keys_values: KeysValues,
     mask: Bool[Array, "#B #H #T S"] | None,
-    drop: Callable[[Array], Array] | None,
-    precision: jax.lax.Precision,
     bias: Float[Array, "#B #H #T S"] | None,
-    scale: bool,
+    options: AttentionOptions,
 ) -> tuple[Float[Array, "B H T K"], None]:
     """`dot_product_attention` without the weights, by the kernels where they are faster."""
+    keys, values = keys_values
 
     def attend(fused: bool) -> Float[Array, "B H T K"]:
         if not fused:
-            arguments = queries, keys, values, mask, drop, precision, bias, scale
-            output, _ = dot_product_attention(*arguments)
-            return output
+            return dot_product_attention(queries, keys, values, mask, bias, options)[0]
         width = queries.shape[-1]
-        settings = Settings(width, width**-0.5 if scale else 1.0, precision)
+        factor = width**-0.5 if options.scale else 1.0
+        settings = KernelSettings(width, factor, options.precision)
         return fused_attention(queries, keys, values, mask, settings)
 
-    if drop is None and bias is None and fits_kernels(queries, keys, mask):
+    if options.drop is None and bias is None and fits_kernels(queries, keys, mask):
         return by_platform(lambda choices: choices.attention_kernels, attend), None
     return attend(False), None
 
@@ -84,7 +81,7 @@ def fused_attention(
     keys: Float[Array, "B H S K"],
     values: Float[Array, "B H S K"],
     mask: Bool[Array, "#B 1 #T S"] | None,
-    settings: Settings,
+    settings: KernelSettings,
 ) -> Float[Array, "B H T K"]:
     """The output of `dot_product_attention` for arguments that `fits_kernels` accepts."""
     (b, _, t, _), s = queries.shape, keys.shape[2]
@@ -100,7 +97,7 @@ def fused_attention(
 
 @partial(jax.custom_vjp, nondiff_argnums=(0,))
 def attention_by_kernels(
-    settings: Settings,
+    settings: KernelSettings,
     allowed: Int[Array, "B T S"],
     queries: Float[Array, "B T W"],
     keys: Float[Array, "B S W"],
@@ -109,12 +106,12 @@ def attention_by_kernels(
     return call_kernel(forward_kernel, settings, 1, allowed, queries, keys, values)[0]
 
 
-def attention_forward(settings: Settings, *arrays: Array) -> tuple[Array, tuple[Array, ...]]:
+def attention_forward(settings: KernelSettings, *arrays: Array) -> tuple[Array, tuple[Array, ...]]:
     return attention_by_kernels(settings, *arrays), arrays
 
 
 def attention_backward(
-    settings: Settings, arrays: tuple[Array, ...], gradient: Float[Array, "B T W"]
+    settings: KernelSettings, arrays: tuple[Array, ...], gradient: Float[Array, "B T W"]
 ) -> tuple[Array | None, ...]:
     return None, *call_kernel(backward_kernel, settings, 3, *arrays, gradient)
 
@@ -125,7 +122,7 @@ attention_by_kernels.defvjp(attention_forward, attention_backward)
 @partial(jax.jit, static_argnums=(0, 1, 2))
 def call_kernel(
     kernel: Callable[..., None],
-    settings: Settings,
+    settings: KernelSettings,
     results: int,
     allowed: Int[Array, "B T S"],
     *inputs: Float[Array, "B _ W"],
@@ -157,7 +154,7 @@ def call_kernel(
 
 
 def forward_kernel(
-    settings: Settings, allowed: Any, queries: Any, keys: Any, values: Any, output: Any
+    settings: KernelSettings, allowed: Any, queries: Any, keys: Any, values: Any, output: Any
 ) -> None:
     parts = [
         jnp.where(head, dot(settings, weights.astype(values.dtype), values[:], 1, 0), 0.0)
@@ -166,21 +163,11 @@ def forward_kernel(
     output[:] = reduce(jnp.add, parts).astype(output.dtype)
 
 
-def backward_kernel(
-    settings: Settings,
-    allowed: Any,
-    queries: Any,
-    keys: Any,
-    values: Any,
-    gradient: Any,
-    queries_gradient: Any,
-    keys_gradient: Any,
-    values_gradient: Any,
-    keys_sum: Any,
-    values_sum: Any,
-) -> None:
+def backward_kernel(settings: KernelSettings, allowed: Any, *references: Any) -> None:
     """The gradients of softmax(Q Kᵀ) V; those of the softmax are P ⊙ (dP − Σ P ⊙ dP). Those of keys
     and values are sums over the blocks of queries."""
+    queries, keys, values, gradient = references[:4]
+    queries_gradient, keys_gradient, values_gradient, keys_sum, values_sum = references[4:]
     product, block = partial(dot, settings), pl.program_id(2)
 
     @pl.when(block == 0)
@@ -191,8 +178,9 @@ def backward_kernel(
     for head, weights in weights_of_heads(settings, allowed, queries, keys):
         of_output = jnp.where(head, gradient[:], 0)  # [T, L]
         of_weights = product(of_output, values[:], 1, 1)  # [T, S]
-        mean = (weights * of_weights).sum(axis=-1, keepdims=True)
-        of_scores = (settings.factor * weights * (of_weights - mean)).astype(queries.dtype)
+        mean = (weights * of_weights).sum(axis=-1, keepdims=True)  # [T, 1]
+        of_scores = settings.factor * weights * (of_weights - mean)  # [T, S]
+        of_scores = of_scores.astype(queries.dtype)
         parts.append(jnp.where(head, product(of_scores, keys[:], 1, 0), 0.0))
         keys_sum[:] += jnp.where(head, product(of_scores, queries[:], 0, 0), 0.0)
         values_sum[:] += product(weights.astype(values.dtype), of_output, 0, 0)
@@ -205,7 +193,7 @@ def backward_kernel(
 
 
 def weights_of_heads(
-    settings: Settings, allowed: Any, queries: Any, keys: Any
+    settings: KernelSettings, allowed: Any, queries: Any, keys: Any
 ) -> Iterator[tuple[Bool[Array, "1 L"], Float[Array, "T S"]]]:
     """(its lanes, softmax weights) of each head. The lanes of other heads are zeroed in the
     queries, because a matrix unit multiplies L lanes in any case."""
@@ -217,7 +205,9 @@ def weights_of_heads(
         yield head, masked_softmax([masked])[0]
 
 
-def dot(settings: Settings, x: Array, y: Array, x_axis: int, y_axis: int) -> Float[Array, "_ _"]:
+def dot(
+    settings: KernelSettings, x: Array, y: Array, x_axis: int, y_axis: int
+) -> Float[Array, "_ _"]:
     """The product of two matrices summed over the given axes, in float32."""
     return jax.lax.dot_general(
         x, y, (((x_axis,), (y_axis,)), ((), ())), settings.precision, jnp.float32

@@ -1,15 +1,15 @@
 """Positions: sinusoidal (section 3.5), learned, rotary, relative, and linear biases (ALiBi).
 
 Axes: B batch · T time · D model width · H heads · K head width · N beams · L distances.
-`ModelConfig.positions` names the kind. `Positions` does in a stack what it says for the first
-three: the rows of a table of TABLES are added to the embeddings; "rotary" rotates queries and keys
-of self-attention (model/attention.py), so their scores depend on the distance only. `PositionBias`
-adds a bias on the scores of self-attention for each distance, key − query (BIASES). "none" does
-none of these.
+`ModelConfig.positions` names the kind. Each kind is a class of POSITIONS. It overrides what it
+does: `add` changes the embeddings (sinusoidal, learned), `rotate` the queries and keys of
+self-attention (rotary: scores depend on the distance only), `bias` the scores of self-attention
+(relative, alibi: a number for each distance, key − query). The functions before the classes compute
+on arrays.
 """
 
-from collections.abc import Callable
 from functools import partial
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -20,6 +20,7 @@ from jaxtyping import Array, Float, Int
 from .checks import check_array, check_choice, check_shape
 from .config import CHOICES, ModelConfig
 from .parameters import parameter
+from .position_rules import POSITION_RULES
 
 
 def sinusoidal_positions(
@@ -117,76 +118,122 @@ def between_steps(
 
 
 class Positions(nn.Module):
-    """What a stack does with the positions of its input; owns the parameters of tables."""
+    """A kind of positions in a stack: what it does with the embeddings, with queries and keys, and
+    with the scores of self-attention. These defaults do nothing: kind "none"."""
 
     config: ModelConfig
+    past_only: bool = False  # in a stack whose queries do not attend to later keys
+
+    def add(self, x: Float[Array, "B T D"], positions: Int[Array, "B T"]) -> Float[Array, "B T D"]:
+        """The embeddings with what is added to them."""
+        return x
+
+    def rotate(
+        self, x: Float[Array, "B H T K"], positions: Int[Array, "B T"] | None
+    ) -> Float[Array, "B H T K"]:
+        """The queries or keys of self-attention, rotated."""
+        return x
+
+    def bias(
+        self, positions: Int[Array, "B T"], entries: int | None = None
+    ) -> Float[Array, "#B H #T S"] | None:
+        """What is added to the scores of self-attention; None: nothing.
+
+        For T queries and keys. With `entries`: for the T hypotheses of each row, at the step
+        positions[:, 0], and so many entries of a cache, T for each step.
+        """
+        return None
+
+
+class SinusoidalPositions(Positions):
+    def add(self, x: Float[Array, "B T D"], positions: Int[Array, "B T"]) -> Float[Array, "B T D"]:
+        c = self.config
+        table = sinusoidal_positions(c.max_length, c.d_model, c.sinusoid_layout)
+        return x + jnp.asarray(table, c.values_dtype)[positions]
+
+
+class LearnedPositions(Positions):
+    """Owns a table [max_length, D]."""
 
     @nn.compact
-    def __call__(
-        self, x: Float[Array, "B T D"], positions: Int[Array, "B T"]
-    ) -> tuple[Float[Array, "B T D"], Int[Array, "B T"] | None]:
-        """The embeddings with what is added to them, and the positions by which queries and keys
-        are rotated; None: they are not."""
-        kind = self.config.positions
-        if kind in TABLES:
-            x = x + jnp.asarray(TABLES[kind](self), self.config.values_dtype)[positions]
-        return x, positions if kind == "rotary" else None
+    def add(self, x: Float[Array, "B T D"], positions: Int[Array, "B T"]) -> Float[Array, "B T D"]:
+        c, init = self.config, nn.initializers.normal(self.config.d_model**-0.5)
+        table = parameter(self, "table", init, (c.max_length, c.d_model))
+        return x + jnp.asarray(table, c.values_dtype)[positions]
 
 
-def sinusoidal_table(module: Positions) -> Float[np.ndarray, "L D"]:
-    c = module.config
-    return sinusoidal_positions(c.max_length, c.d_model, c.sinusoid_layout)
+class RotaryPositions(Positions):
+    def rotate(
+        self, x: Float[Array, "B H T K"], positions: Int[Array, "B T"] | None
+    ) -> Float[Array, "B H T K"]:
+        if positions is None:
+            raise TypeError("positions must be those of x, [B, T], for rotary positions; got None")
+        return rotate(x, positions)
 
 
-def learned_table(module: Positions) -> Float[Array, "L D"]:
-    c = module.config
-    init = nn.initializers.normal(c.d_model**-0.5)
-    return parameter(module, "table", init, (c.max_length, c.d_model))
+class DistanceBias(Positions):
+    """Positions that add a number for each distance, key − query, to the scores.
 
+    Packed pairs need no positions of their own: the distance within a pair is that of the columns
+    of the row.
+    """
 
-# The kinds of positions that are added to the embeddings: module → table [max_length, D]
-TABLES: dict[str, Callable[[Positions], Array | np.ndarray]] = {
-    "sinusoidal": sinusoidal_table,
-    "learned": learned_table,
-}
-
-
-class PositionBias(nn.Module):
-    """The bias on scores of a kind of BIASES; owns its parameters."""
-
-    config: ModelConfig
-    past_only: bool = False  # of a stack whose queries do not attend to later keys
+    def by_distance(self, distances: Int[np.ndarray, " L"]) -> Float[Array, "H L"]:
+        """The number for each distance."""
+        raise NotImplementedError
 
     @nn.compact
-    def __call__(
-        self, length: int, t: Int[Array, " B"] | None = None, beams: int = 1
+    def bias(
+        self, positions: Int[Array, "B T"], entries: int | None = None
     ) -> Float[Array, "#B H #T S"]:
-        """For `length` queries and keys; with `t`, for the queries of the `beams` hypotheses at
-        step t of each row and the entries of a cache of `length` steps."""
-        by_distance = BIASES[self.config.positions](self, np.arange(1 - length, length))  # [H, L]
-        return between_all(by_distance) if t is None else between_steps(by_distance, t, beams)
+        beams = positions.shape[1]  # with a cache
+        length = beams if entries is None else entries // beams
+        by_distance = self.by_distance(np.arange(1 - length, length))  # [H, L]
+        if entries is None:
+            return between_all(by_distance)
+        return between_steps(by_distance, positions[:, 0], beams)
 
 
-def relative_bias(module: PositionBias, distances: Int[np.ndarray, " L"]) -> Float[Array, "H L"]:
-    c = module.config
-    init = nn.initializers.normal(c.d_model**-0.5)
-    table = parameter(module, "table", init, (c.relative_buckets, c.num_heads))
-    rows = relative_rows(distances, c.relative_buckets, c.relative_distance, module.past_only)
-    return table[rows].T
+class RelativePositions(DistanceBias):
+    """Owns a table [relative_buckets, H]."""
+
+    @nn.nowrap
+    def by_distance(self, distances: Int[np.ndarray, " L"]) -> Float[Array, "H L"]:
+        c, init = self.config, nn.initializers.normal(self.config.d_model**-0.5)
+        table = parameter(self, "table", init, (c.relative_buckets, c.num_heads))
+        rows = relative_rows(distances, c.relative_buckets, c.relative_distance, self.past_only)
+        return table[rows].T
 
 
-def alibi_bias(module: PositionBias, distances: Int[np.ndarray, " L"]) -> Float[Array, "H L"]:
-    slopes = alibi_slopes(module.config.num_heads)
-    return jnp.asarray(-slopes[:, None] * np.abs(distances), jnp.float32)
+class AlibiPositions(DistanceBias):
+    @nn.nowrap
+    def by_distance(self, distances: Int[np.ndarray, " L"]) -> Float[Array, "H L"]:
+        slopes = alibi_slopes(self.config.num_heads)
+        return jnp.asarray(-slopes[:, None] * np.abs(distances), jnp.float32)
 
 
-# The kinds of positions that are added to the scores: module, distances → bias of each distance
-BIASES: dict[str, Callable[[PositionBias, Int[np.ndarray, " L"]], Array]] = {
-    "relative": relative_bias,
-    "alibi": alibi_bias,
+# The kinds of positions, `ModelConfig.positions`. POSITION_RULES has the rules of each.
+POSITIONS: dict[str, type[Positions]] = {
+    "sinusoidal": SinusoidalPositions,
+    "learned": LearnedPositions,
+    "rotary": RotaryPositions,
+    "relative": RelativePositions,
+    "alibi": AlibiPositions,
+    "none": Positions,
 }
 
 
-def bias_owner(config: ModelConfig) -> str | None:
-    """The module that owns the PositionBias: "stack", one for all its layers, "layer", or None."""
-    return config.relative_tables if config.positions in BIASES else None
+def make_positions(config: ModelConfig, past_only: bool) -> Positions:
+    """The positions of a stack or of a layer; for a layer, those whose tables it owns.
+
+    A checkpoint has the table of relative positions under the name "relative_bias".
+    """
+    name = "relative_bias" if POSITION_RULES[config.positions].has_bias else "positions"
+    return POSITIONS[config.positions](config, past_only, name=name)
+
+
+class LayerPositions(NamedTuple):
+    """What the layers of a stack are given of the positions of its input."""
+
+    ids: Int[Array, "B T"]  # 0, 1, … in each sequence
+    bias: Float[Array, "#B H #T S"] | None = None  # that all layers of the stack share

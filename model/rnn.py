@@ -20,7 +20,7 @@ from jaxtyping import Array, Bool, Float, Int
 from .attention import masked_softmax, segment_mask
 from .checks import check_array, check_mask, check_shape
 from .config import ModelConfig
-from .encoder_decoder import DecoderState, EncoderDecoder
+from .encoder_decoder import DecoderState, EncoderDecoder, PairPositions
 from .gru import Gru, GruParams, gates_init, gru_cell, scan_segments, segment_starts
 from .layers import Dropout
 from .matmul import activations_precision, cast_weights, matmul
@@ -327,8 +327,7 @@ class Rnn(EncoderDecoder):
         target: Int[Array, "B T"],
         source_segments: Int[Array, "B S"],
         target_segments: Int[Array, "B T"],
-        source_positions: Int[Array, "B S"] | None = None,
-        target_positions: Int[Array, "B T"] | None = None,
+        positions: PairPositions | None = None,
         row_ids: Int[Array, " B"] | None = None,
     ) -> Float[Array, "B T D"]:
         """See EncoderDecoder. Positions are ignored."""

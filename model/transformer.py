@@ -9,16 +9,18 @@ appended to a cache.
 """
 
 from collections.abc import Callable
+from typing import NamedTuple
 
 import jax.numpy as jnp
 from flax import linen as nn
 from jaxtyping import Array, Bool, Float, Int
 
 from .attention import (
+    HeadOptions,
     KeysValues,
     MultiHeadAttention,
+    attend_to_all,
     causal_mask,
-    dot_product_attention,
     segment_mask,
 )
 from .cache import (
@@ -33,10 +35,11 @@ from .cache import (
 )
 from .checks import check_length, check_memory
 from .config import ModelConfig
-from .encoder_decoder import DecoderState, EncoderDecoder
+from .encoder_decoder import DecoderState, EncoderDecoder, PairPositions
 from .fused_attention import attend_on_platform
 from .layers import NORMS, Dropout, FeedForward
-from .positions import PositionBias, Positions, bias_owner
+from .position_rules import POSITION_RULES
+from .positions import LayerPositions, make_positions
 
 
 class Sublayer(nn.Module):
@@ -68,6 +71,13 @@ class Sublayer(nn.Module):
         return x + self.dropout(y, row_ids)
 
 
+class Memory(NamedTuple):
+    """What the cross-attention of a layer reads: the encoder's output, projected."""
+
+    keys_values: KeysValues
+    mask: Bool[Array, "#B 1 #T S"] | None = None
+
+
 class Layer(nn.Module):
     """A layer of either stack in figure 1: self-attention over fresh or cached keys,
     cross-attention if there is memory, feed-forward.
@@ -77,11 +87,10 @@ class Layer(nn.Module):
     """
 
     config: ModelConfig
-    past_only: bool = False  # relative positions are those of earlier keys (`PositionBias`)
+    past_only: bool = False  # see `Positions`
 
     def setup(self) -> None:
-        if bias_owner(self.config) == "layer":
-            self.relative_bias = PositionBias(self.config, self.past_only)
+        self.positions = make_positions(self.config, self.past_only)
         self.self_attention = MultiHeadAttention(self.config)
         self.cross_attention = MultiHeadAttention(self.config)
         self.feed_forward = FeedForward(self.config)
@@ -89,58 +98,76 @@ class Layer(nn.Module):
         self.around_cross = Sublayer(self.config)
         self.around_feed_forward = Sublayer(self.config)
 
-    def memory_keys_values(self, encoded: Float[Array, "B S D"]) -> KeysValues:
+    def memory_of(
+        self, encoded: Float[Array, "B S D"], mask: Bool[Array, "#B 1 #T S"] | None = None
+    ) -> Memory:
         """The memory of the layer: keys and values of the encoder's output."""
-        return self.cross_attention.keys_values(encoded)
+        return Memory(self.cross_attention.keys_values(encoded), mask)
 
     def __call__(
         self,
         x: Float[Array, "B T D"],
         mask: Bool[Array, "#B 1 #T C"] | None = None,
-        rotary: Int[Array, "B T"] | None = None,
-        memory: KeysValues | None = None,
-        memory_mask: Bool[Array, "#B 1 #T S"] | None = None,
+        positions: LayerPositions | None = None,
+        memory: Memory | None = None,
         cache: Cache | None = None,
-        index: Int[Array, " B"] | None = None,
         row_ids: Int[Array, " B"] | None = None,
-        bias: Float[Array, "#B H #T C"] | None = None,
     ) -> tuple[Float[Array, "B T D"], Cache | None]:
-        """The arguments are those of `Stack`, with the memory and the cache of this layer:
-        `memory` is `memory_keys_values(encoded)`. `rotary` are the positions if queries and keys
-        are rotated. `bias` is that of the stack on the scores of self-attention."""
-        if memory is not None:
-            check_memory(memory, 2, "layer.memory_keys_values(memory), keys and values")
-        if self.config.positions == "rotary" and rotary is None:
-            raise TypeError("rotary must be the positions [B, T] of x; got None")
-        if bias_owner(self.config) == "layer":
-            bias = bias_of(self.relative_bias, x, cache, index)
-        elif bias_owner(self.config) == "stack" and bias is None:
-            raise TypeError(f"bias must be that of {self.config.positions} positions; got None")
+        """The arguments are those of `Stack`, with the memory and the cache of this layer.
+        `positions` are required by kinds that act in attention, and with a cache."""
         # The kernels return no weights.
         kernels = self.config.attention_kernels and not self.is_mutable_collection("intermediates")
-        attend = attend_on_platform if kernels else dot_product_attention
-        if cache is not None and index is None:
-            raise TypeError("index must be an array [B] with caches; got None")
+        attend = attend_on_platform if kernels else attend_to_all
+        ids = None if positions is None else positions.ids
+        bias = self.bias(positions, cache)
+
+        def rotate(heads: Array) -> Array:  # [B, H, T, K]
+            return self.positions.rotate(heads, ids)
 
         def self_attention(y: Array) -> Array:  # [B, T, D]
             nonlocal cache
-            keys_values = self.self_attention.keys_values(y, rotary)  # 2 × [B, H, T, K]
-            if cache is None or index is None:
-                return self.self_attention(y, keys_values, mask, rotary, row_ids, attend, bias)
-            cache = extend_cache(cache, keys_values, index)
-            return self.self_attention(y, cache, mask, rotary, row_ids, attend_to_cache, bias)
+            keys_values = self.self_attention.keys_values(y, rotate)  # 2 × [B, H, T, K]
+            if cache is None:
+                options = HeadOptions(rotate, attend=attend)
+                return self.self_attention(y, keys_values, mask, bias, options, row_ids)
+            if ids is None:
+                raise TypeError("positions must be those of x with a cache; got None")
+            # The N hypotheses at step t write the entries from t · N on.
+            cache = extend_cache(cache, keys_values, ids[:, 0] * ids.shape[1])
+            options = HeadOptions(rotate, attend=attend_to_cache)
+            return self.self_attention(y, cache, mask, bias, options, row_ids)
 
         def feed_forward(y: Array) -> Array:  # [B, T, D]
             return self.feed_forward(y, row_ids)
 
         x = self.around_self(x, self_attention, row_ids)  # [B, T, D]
         if memory is not None:
+            check_memory(memory, Memory, 2, "layer.memory_of(memory), keys and values")
 
             def cross_attention(y: Array) -> Array:  # [B, T, D]
-                return self.cross_attention(y, memory, memory_mask, None, row_ids, attend)
+                options = HeadOptions(attend=attend)
+                return self.cross_attention(
+                    y, memory.keys_values, memory.mask, None, options, row_ids
+                )
 
             x = self.around_cross(x, cross_attention, row_ids)  # [B, T, D]
         return self.around_feed_forward(x, feed_forward, row_ids), cache
+
+    def bias(
+        self, positions: LayerPositions | None, cache: Cache | None
+    ) -> Float[Array, "#B H #T C"] | None:
+        """The bias on the scores of self-attention: that of the stack, or of a table of the layer's
+        own."""
+        if not POSITION_RULES[self.config.positions].has_bias:
+            return None
+        if positions is None or (positions.bias is None and self.config.relative_tables == "stack"):
+            raise TypeError(
+                f"positions must be LayerPositions with the bias of {self.config.positions} "
+                f"positions; got {positions}"
+            )
+        if self.config.relative_tables == "stack":
+            return positions.bias
+        return self.positions.bias(positions.ids, None if cache is None else cache.ends[-1])
 
 
 class Stack(nn.Module):
@@ -149,14 +176,12 @@ class Stack(nn.Module):
 
     config: ModelConfig
     num_layers: int
-    past_only: bool = False  # relative positions are those of earlier keys (`PositionBias`)
+    past_only: bool = False  # see `Positions`
 
     def setup(self) -> None:
         c, norm = self.config, NORMS[self.config.norm_function]
         self.dropout = Dropout(c.dropout)
-        self.positions = Positions(c)
-        if bias_owner(c) == "stack":
-            self.relative_bias = PositionBias(c, self.past_only)
+        self.positions = make_positions(c, self.past_only)
         if c.embedding_norm:
             self.embedding_norm = norm(c)
         layer = nn.remat(Layer) if c.remat else Layer
@@ -164,68 +189,49 @@ class Stack(nn.Module):
         if c.norm == "pre":
             self.norm = norm(c)
 
-    def memory_keys_values(self, encoded: Float[Array, "B S D"]) -> tuple[KeysValues, ...]:
-        """The memory of every layer."""
-        return tuple(layer.memory_keys_values(encoded) for layer in self.layers)
+    def memory_of(
+        self, encoded: Float[Array, "B S D"], mask: Bool[Array, "#B 1 #T S"] | None = None
+    ) -> tuple[Memory, ...]:
+        """The memory of every layer. `mask` is that of cross-attention."""
+        return tuple(layer.memory_of(encoded, mask) for layer in self.layers)
 
     def __call__(
         self,
         x: Float[Array, "B T D"],
         mask: Bool[Array, "#B 1 #T C"] | None,
         positions: Int[Array, "B T"],
-        memory: tuple[KeysValues, ...] | None = None,
-        memory_mask: Bool[Array, "#B 1 #T S"] | None = None,
+        memory: tuple[Memory, ...] | None = None,
         caches: tuple[Cache, ...] | None = None,
-        index: Int[Array, " B"] | None = None,
         row_ids: Int[Array, " B"] | None = None,
     ) -> tuple[Float[Array, "B T D"], tuple[Cache | None, ...]]:
-        """The output of the last layer, and the caches with the new keys and values at `index`.
+        """The output of the last layer, and the caches with the new keys and values.
 
         `mask` is True where a query may attend to a key of self-attention: the T positions of `x`,
-        or with caches all C entries of the cache. `memory_mask` is that of cross-attention.
-        `positions` are 0, 1, … of each token in its sequence. `index` is the first entry of the
-        cache that the keys and values of `x` are written to, t · N for N hypotheses at step t; with
-        caches, it and a mask are required. Memory and caches have one entry per layer: `memory` is
-        `memory_keys_values(encoded)`. `row_ids` are those of `dropout`.
+        or with caches all C entries of the cache. `positions` are 0, 1, … of each token in its
+        sequence. With caches, T are the hypotheses of each row, all at the step positions[:, 0],
+        and a mask is required. Memory and caches have one entry per layer: `memory` is
+        `memory_of(encoded)`. `row_ids` are those of `dropout`.
         """
         if memory is not None:
-            expected = "stack.memory_keys_values(memory), one entry per layer"
-            check_memory(memory, self.num_layers, expected)
-        x, rotary = self.positions(x, positions)
+            expected = "stack.memory_of(memory), one entry per layer"
+            check_memory(memory, tuple, self.num_layers, expected)
+        x = self.positions.add(x, positions)  # [B, T, D]
         if self.config.embedding_norm:
             x = self.embedding_norm(x)
         x = self.dropout(x, row_ids)
-        absent, bias = (None,) * self.num_layers, None
-        if bias_owner(self.config) == "stack":
-            bias = bias_of(self.relative_bias, x, caches[0] if caches else None, index)
+        bias = None
+        if self.config.relative_tables == "stack":
+            bias = self.positions.bias(positions, caches[0].ends[-1] if caches else None)
+        shared, absent = LayerPositions(positions, bias), (None,) * self.num_layers
         new_caches = []
         for layer, layer_memory, cache in zip(
             self.layers, memory or absent, caches or absent, strict=True
         ):
-            x, cache = layer(
-                x, mask=mask, rotary=rotary, memory=layer_memory, memory_mask=memory_mask,
-                cache=cache, index=index, row_ids=row_ids, bias=bias,
-            )  # fmt: skip
+            x, cache = layer(x, mask, shared, layer_memory, cache, row_ids)
             new_caches.append(cache)
         if self.config.norm == "pre":
             x = self.norm(x)
         return x, tuple(new_caches)
-
-
-def bias_of(
-    module: PositionBias,
-    x: Float[Array, "B T D"],
-    cache: Cache | None,
-    index: Int[Array, " B"] | None,
-) -> Float[Array, "#B H #T C"]:
-    """The bias on the scores of self-attention of `x`. With a cache its T axis holds the N beams.
-
-    Packed pairs need no positions: the distance within a pair is that of the columns of the row.
-    """
-    if cache is None or index is None:
-        return module(x.shape[1])
-    beams, entries = x.shape[1], sum(block.values.shape[2] for block in cache.blocks)
-    return module(entries // beams, index // beams, beams)
 
 
 class Transformer(EncoderDecoder):
@@ -249,7 +255,8 @@ class Transformer(EncoderDecoder):
             check_length("source", source, self.config.longest)
             positions = default_positions(source)
         mask = segment_mask(segments, segments)  # [B, 1, S, S]
-        x, _ = self.encoder(self.source_embedding(source), mask, positions, row_ids=row_ids)
+        x = self.source_embedding(source)  # [B, S, D]
+        x, _ = self.encoder(x, mask, positions, row_ids=row_ids)  # [B, S, D]
         return x
 
     def hidden(
@@ -258,25 +265,25 @@ class Transformer(EncoderDecoder):
         target: Int[Array, "B T"],
         source_segments: Int[Array, "B S"],
         target_segments: Int[Array, "B T"],
-        source_positions: Int[Array, "B S"] | None = None,
-        target_positions: Int[Array, "B T"] | None = None,
+        positions: PairPositions | None = None,
         row_ids: Int[Array, " B"] | None = None,
     ) -> Float[Array, "B T D"]:
         """See EncoderDecoder."""
+        source_positions, target_positions = positions or (None, None)
         encoded = self.encode(source, source_segments, source_positions, row_ids)  # [B, S, D]
-        if (positions := target_positions) is None:
+        if target_positions is None:
             check_length("target", target, self.config.longest)
-            positions = default_positions(target)
+            target_positions = default_positions(target)
         mask = segment_mask(target_segments, target_segments) & causal_mask(target.shape[1])
         x = self.target_embedding(target)  # [B, T, D]
-        memory = self.decoder.memory_keys_values(encoded)
         memory_mask = segment_mask(target_segments, source_segments)  # [B, 1, T, S]
-        x, _ = self.decoder(x, mask, positions, memory, memory_mask, row_ids=row_ids)
+        memory = self.decoder.memory_of(encoded, memory_mask)
+        x, _ = self.decoder(x, mask, target_positions, memory, row_ids=row_ids)  # [B, T, D]
         return x
 
     def memory(self, encoded: Float[Array, "B S D"]) -> tuple[StoredKeysValues, ...]:
         """Cross-attention keys and values of every decoder layer, computed once per sentence."""
-        return tuple(map(stored, self.decoder.memory_keys_values(encoded)))
+        return tuple(stored(layer.keys_values) for layer in self.decoder.memory_of(encoded))
 
     def step(
         self,
@@ -287,14 +294,14 @@ class Transformer(EncoderDecoder):
         ancestry: Int[Array, "B N T"],
     ) -> tuple[Float[Array, "B N V"], DecoderState]:
         """See EncoderDecoder. Keys and values are appended to the caches, masked by ancestry."""
-        beams, source_length = tokens.shape[1], state.memory[0].values.shape[2]
+        source_length = state.memory[0].values.shape[2]
         mask = ancestry_mask(ancestry)  # [B, 1, N, T·N]
         inside = jnp.arange(source_length) < state.lengths[:, None]  # [B, S]
-        memory = tuple(layer.keys_values for layer in state.memory)
-        index, memory_mask = t * beams, inside[:, None, None]
+        memory_mask = inside[:, None, None]  # [B, 1, 1, S]
+        memory = tuple(Memory(layer.keys_values, memory_mask) for layer in state.memory)
         positions = jnp.broadcast_to(t[:, None], tokens.shape)  # [B, N]
         x = self.target_embedding(tokens)  # [B, N, D]
-        x, caches = self.decoder(x, mask, positions, memory, memory_mask, state.caches, index)
+        x, caches = self.decoder(x, mask, positions, memory, state.caches)  # [B, N, D]
         return self.logits(x), state._replace(caches=caches)
 
     @nn.nowrap

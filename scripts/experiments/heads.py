@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from seq2seq.model.attention import MultiHeadAttention, dot_product_attention, multi_head_attention
+from seq2seq.model.attention import MultiHeadAttention, multi_head_attention
 from seq2seq.model.search.scoring import GivenPairs, target_log_probs, teacher_forcing
 from seq2seq.scripts.experiments.small_model import (
     Arguments,
@@ -81,10 +81,9 @@ def remove_heads(
     stack, layer, name = context.module.path
     kind = "cross" if name == "cross_attention" else stack
     factors = kept[KINDS.index(kind), int(layer.removeprefix("layers_"))]
-    x, keys_values, mask = (*arguments, None)[:3]
+    x, keys_values, mask, bias, how, _ = arguments
     params = context.module.params
     params = params._replace(output=params.output * jnp.reshape(factors, (-1, 1, 1)))
-    attend = options.get("attend", dot_product_attention)
-    output, weights = multi_head_attention(params, x, keys_values, mask, attend=attend)
+    output, weights = multi_head_attention(params, x, keys_values, mask, bias, how)
     context.module.sow("intermediates", "weights", weights)
     return output

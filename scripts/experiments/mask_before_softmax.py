@@ -20,7 +20,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from seq2seq.model.attention import dot_product_attention
+from seq2seq.model.attention import AttentionOptions, dot_product_attention
 from seq2seq.scripts.experiments.figures import curve, panels
 from seq2seq.scripts.experiments.outcome import Check, Result, Results, spread
 
@@ -67,7 +67,7 @@ def attend(
         kept.append(weights)
         return weights
 
-    output, _ = dot_product_attention(queries, keys, values, drop=zero)
+    output, _ = dot_product_attention(queries, keys, values, options=AttentionOptions(zero))
     return output, kept[0]
 
 

@@ -93,13 +93,11 @@ def unscaled(original: Call, arguments: Arguments, options: Options, context: An
     """An interceptor: attention whose scores are not divided by √d_k."""
     if not is_call(context, MultiHeadAttention):
         return original(*arguments, **options)
-    x, keys_values, mask = (*arguments, None)[:3]
+    x, keys_values, mask, bias, how, _ = arguments
     params = context.module.params
     larger = params.query * params.query.shape[-1] ** 0.5
-    attend = options.get("attend", dot_product_attention)
-    return multi_head_attention(params._replace(query=larger), x, keys_values, mask, attend=attend)[
-        0
-    ]
+    params = params._replace(query=larger)
+    return multi_head_attention(params, x, keys_values, mask, bias, how)[0]
 
 
 def judge(results: Results) -> list[Check]:

@@ -22,7 +22,7 @@ from jaxtyping import Array, Float, Int
 
 from seq2seq.config.tree import TrainingConfig
 from seq2seq.data.batching.packing import Batch
-from seq2seq.model.encoder_decoder import EncoderDecoder
+from seq2seq.model.encoder_decoder import EncoderDecoder, PairPositions
 from seq2seq.model.platforms import by_platform
 from seq2seq.runtime.devices import AXIS, replicated
 from seq2seq.training.loss import LossSums, blockwise_cross_entropy, zero_sums
@@ -95,8 +95,7 @@ def loss_sums(
         batch.decoder_input,
         batch.source_segments,
         batch.target_segments,
-        batch.source_positions,
-        batch.target_positions,
+        PairPositions(*map(jnp.asarray, (batch.source_positions, batch.target_positions))),
         batch.row_ids,
         rngs=None if key is None else {"dropout": key},
         method="hidden",

@@ -15,7 +15,7 @@ from jax.extend.core import jaxprs_in_params
 
 from seq2seq.model.config import CHOICES, ModelConfig, num_parameters
 from seq2seq.model.encoder_decoder import DecoderState
-from seq2seq.model.positions import PositionBias, alibi_slopes, relative_rows
+from seq2seq.model.positions import RelativePositions, alibi_slopes, relative_rows
 from seq2seq.model.transformer import Stack, Transformer
 from seq2seq.training.parameters import parameter_shapes
 from tests.support.models.random_parameters import random_params
@@ -158,12 +158,13 @@ def test_slopes_are_those_of_the_code_of_the_paper():
 @pytest.mark.parametrize("causal", [False, True])
 def test_a_bias_in_a_search_is_the_row_of_each_lane_s_step(causal):
     config = ModelConfig(num_heads=3, positions="relative", relative_buckets=8, relative_distance=6)
-    module, t, beams = PositionBias(config, causal), np.array([4, 0, 2, 8]), 2
+    module, t, beams = RelativePositions(config, causal), np.array([4, 0, 2, 8]), 2
 
     @jax.jit
     def run(key, t):
-        at_once, variables = module.init_with_output(key, 9)
-        return at_once, module.apply(variables, 9, t, beams)
+        at_once, variables = module.init_with_output(key, jnp.ones((1, 9), int), method="bias")
+        positions = jnp.repeat(t[:, None], beams, axis=1)
+        return at_once, module.apply(variables, positions, 9 * beams, method="bias")
 
     at_once, in_steps = jax.device_get(run(jax.random.key(0), t))
     assert at_once.shape == (1, 3, 9, 9) and in_steps.shape == (4, 3, 1, 18)

@@ -12,7 +12,10 @@ import pytest
 from jaxtyping import TypeCheckError
 
 from seq2seq.model.attention import (
+    PLAIN,
+    AttentionOptions,
     AttentionParams,
+    HeadOptions,
     KeysValues,
     MultiHeadAttention,
     dot_product_attention,
@@ -89,7 +92,10 @@ def test_scores_of_bfloat16_are_summed_in_float32():
 
 def test_a_bias_of_the_scores_is_added_in_float32():
     queries, keys, values = (x.astype(jnp.bfloat16) for x in queries_keys_values())
-    bias, function = normal(1, H, T, S), partial(dot_product_attention, scale=False)
+    bias, function = (
+        normal(1, H, T, S),
+        partial(dot_product_attention, options=AttentionOptions(scale=False)),
+    )
     _, weights = jax.jit(function)(queries, keys, values, bias=bias)
     q, k = (np.asarray(x, np.float64) for x in (queries, keys))
     expected = np.exp(q @ np.swapaxes(k, -1, -2) + np.asarray(bias, np.float64))
@@ -178,13 +184,13 @@ def lowered_gradient(loss, *arguments):
 def test_products_of_float32_have_full_precision_unless_another_is_given():
     """Two products forward, and two gradients of each."""
 
-    def loss(*arguments, **options):
-        return jnp.square(dot_product_attention(*arguments, **options)[0]).sum()
+    def loss(*arguments, options=PLAIN):
+        return jnp.square(dot_product_attention(*arguments, options=options)[0]).sum()
 
     text = lowered_gradient(loss, *queries_keys_values())
     assert text.count("dot_general") == text.count("[HIGHEST, HIGHEST]") == 6
-    precision = jax.lax.Precision.DEFAULT
-    text = lowered_gradient(partial(loss, precision=precision), *queries_keys_values())
+    options = AttentionOptions(precision=jax.lax.Precision.DEFAULT)
+    text = lowered_gradient(partial(loss, options=options), *queries_keys_values())
     assert text.count("dot_general") == text.count("[DEFAULT, DEFAULT]") == 6
 
 
@@ -264,15 +270,19 @@ def test_the_module_equals_the_function_bit_for_bit_and_sows_its_weights(bias):
     )
     variables = {"params": {n: p for n, p in params._asdict().items() if p is not None}}
 
+    turn_keys, turn_queries = (partial(rotate, positions=p) for p in (memory_positions, positions))
+    options = HeadOptions(turn_queries)
+
     @jax.jit
     def by_module():
-        keys_values = module.apply(variables, memory, memory_positions, method="keys_values")
-        return module.apply(variables, x, keys_values, mask, positions, mutable=["intermediates"])
+        keys_values = module.apply(variables, memory, turn_keys, method="keys_values")
+        apply = partial(module.apply, mutable=["intermediates"])
+        return apply(variables, x, keys_values, mask, None, options)
 
     @jax.jit
     def by_function():
-        keys_values = project_keys_values(params, memory, memory_positions)
-        return multi_head_attention(params, x, keys_values, mask, positions)
+        keys_values = project_keys_values(params, memory, turn_keys)
+        return multi_head_attention(params, x, keys_values, mask, None, options)
 
     output, sown = by_module()
     expected, weights = by_function()
@@ -297,10 +307,11 @@ def test_rotary_positions_rotate_keys_and_queries_but_not_values():
 
     @jax.jit
     def run(params, x, positions):
-        plain, rotated = project_keys_values(params, x), project_keys_values(params, x, positions)
+        turn = partial(rotate, positions=positions)
+        plain, rotated = project_keys_values(params, x), project_keys_values(params, x, turn)
         queries = jnp.einsum("btd,dhk->bhtk", x, params.query)
         heads, _ = dot_product_attention(rotate(queries, positions), *rotated)
-        output, _ = multi_head_attention(params, x, rotated, positions=positions)
+        output, _ = multi_head_attention(params, x, rotated, options=HeadOptions(turn))
         return plain, rotated, rotate(plain.keys, positions), heads, output
 
     plain, rotated, expected, heads, output = run(params, x, positions)

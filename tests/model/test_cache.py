@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from seq2seq.model import platforms
-from seq2seq.model.attention import KeysValues, dot_product_attention
+from seq2seq.model.attention import AttentionOptions, KeysValues, dot_product_attention
 from seq2seq.model.cache import (
     Cache,
     attend_to_cache,
@@ -54,11 +54,11 @@ def test_attention_to_blocks_equals_attention_to_all_their_keys_at_once(drop):
     @jax.jit
     def run(queries, blocks, mask):
         cache = Cache(tuple(map(stored, blocks)), jnp.array(10))
-        options = dict(drop=drop, bias=bias, scale=drop is None)
+        options = AttentionOptions(drop, scale=drop is None)
         return (
-            dot_product_attention(queries, *joined(blocks), mask, **options),
-            blockwise_attention(queries, blocks, mask, **options),
-            attend_to_cache(queries, *cache, mask, **options),
+            dot_product_attention(queries, *joined(blocks), mask, bias, options),
+            blockwise_attention(queries, blocks, mask, bias, options),
+            attend_to_cache(queries, cache, mask, bias, options),
         )
 
     expected, *results = run(queries, blocks, mask)
@@ -72,12 +72,14 @@ def test_hidden_blocks_change_no_bit_and_blocks_after_the_last_slot_are_not_read
     queries, blocks, mask = random_blocks([16, 16, 16, 9])
     mask[..., 32:] = False
     caches = jax.device_get(stored_blocks(blocks))
-    results = [attend(queries, caches, np.array(last), mask) for last in (31, 32, 56, 57)]
+    results = [attend(queries, Cache(caches, np.array(last)), mask) for last in (31, 32, 56, 57)]
     assert len({output.tobytes() for output, _ in results}) == 1
     assert len({weights.tobytes() for _, weights in results}) == 1
     broken = caches[:2] + jax.tree.map(lambda x: x * jnp.nan, caches[2:])
-    assert attend(queries, broken, np.array(31), mask)[0].tobytes() == results[0][0].tobytes()
-    assert np.isnan(attend(queries, broken, np.array(32), mask)[0]).any()
+    assert (
+        attend(queries, Cache(broken, np.array(31)), mask)[0].tobytes() == results[0][0].tobytes()
+    )
+    assert np.isnan(attend(queries, Cache(broken, np.array(32)), mask)[0]).any()
 
 
 @pytest.mark.parametrize("scatter", [True, False], ids=["scatter", "select"])
@@ -112,16 +114,16 @@ def test_values_that_are_not_finite_do_not_change_the_next_sentence_in_their_row
     queries, blocks, mask = random_blocks([4, 4, 3])
     mask[..., :2] = False
     blocks = jax.device_get(stored_blocks(blocks))
-    expected, _ = attend(queries, blocks, np.array(10), mask)
+    expected, _ = attend(queries, Cache(blocks, np.array(10)), mask)
     values = np.array(normal(B, H, 2, K, seed=4))
     values[..., 3] = bad
     broken = KeysValues(normal(B, H, 2, K, seed=5), values)
     cache = jax.jit(extend_cache)(Cache(blocks, np.array(0)), broken, np.zeros(B, int))
-    output, _ = attend(queries, cache.blocks, np.array(10), mask)
+    output, _ = attend(queries, cache._replace(last=np.array(10)), mask)
     assert np.isnan(cache.blocks[0].keys[..., :2]).all()
     assert output.tobytes() == expected.tobytes()
     mask[1, :, 1, 0] = True
-    output, _ = attend(queries, cache.blocks, np.array(10), mask)
+    output, _ = attend(queries, cache._replace(last=np.array(10)), mask)
     assert np.isnan(output[1, :, 1]).all()
     assert np.isfinite(np.delete(np.asarray(output), 1, axis=0)).all()
 

@@ -26,7 +26,7 @@ from seq2seq.model.layers import (
     layer_norm,
     vocabulary_logits,
 )
-from seq2seq.model.positions import rotate, sinusoidal_positions
+from seq2seq.model.positions import LayerPositions, rotate, sinusoidal_positions
 from seq2seq.model.rnn import (
     AdditiveAttentionParams,
     DecoderLayerParams,
@@ -57,14 +57,15 @@ ATTEND = jnp.ones((B, 1, T, S), bool)
 
 
 SMALL, ENCODED = ModelConfig(d_model=8, d_ff=8, num_heads=2), normal(2, 3, 8)
+SHARED_BIAS = ModelConfig(d_model=8, d_ff=8, num_heads=2, positions="relative")
 
 
 def attend(queries=QUERIES, keys=KEYS, values=KEYS, mask=None, bias=None):
-    return dot_product_attention(queries, keys, values, mask, bias=bias)
+    return dot_product_attention(queries, keys, values, mask, bias)
 
 
-def heads(x=X, mask=None, positions=None):
-    return multi_head_attention(random_params(False), x, KeysValues(KEYS, KEYS), mask, positions)
+def heads(x=X, mask=None):
+    return multi_head_attention(random_params(False), x, KeysValues(KEYS, KEYS), mask)
 
 
 def layer(**options):
@@ -83,7 +84,7 @@ def additive(keys=STATES, values=STATES, mask=OF_STATES):
 
 
 def cached(mask, bias=None):
-    return blockwise_attention(QUERIES, [KeysValues(KEYS, KEYS)], mask, bias=bias)
+    return blockwise_attention(QUERIES, [KeysValues(KEYS, KEYS)], mask, bias)
 
 
 def model(source=12, target=12, **changes):
@@ -116,7 +117,7 @@ def feed(x, activation):
      lambda: heads(mask=ADDITIVE)),
     (ValueError, "x must have the axes", lambda: heads(X[0])),
     (ValueError, "x must have the shape", lambda: heads(X[..., 1:])),
-    (TypeError, "positions must be integer", lambda: heads(positions=normal(B, T))),
+    (TypeError, "positions must be integer", lambda: rotate(QUERIES, normal(B, T))),
     (ValueError, "x must have the shape",
      lambda: project_keys_values(random_params(False), X[..., 1:])),
     (TypeError, "query_segments must be integer; got bool",
@@ -144,9 +145,9 @@ def feed(x, activation):
      lambda: score_targets([], GivenPairs(INTS, INTS[:, 0], X[0], INTS[:, 0]))),
     (ValueError, "target_lengths must have the shape",
      lambda: score_targets([], GivenPairs(INTS, INTS[:, 0], INTS, INTS[0]))),
-    (TypeError, r"memory must be layer.memory_keys_values\(memory\), .*; got shape \(2, 3, 8\)",
+    (TypeError, r"memory must be layer.memory_of\(memory\), .*; got shape \(2, 3, 8\)",
      lambda: Layer(SMALL).init(jax.random.key(0), ENCODED, memory=ENCODED)),
-    (TypeError, r"memory must be stack.memory_keys_values\(memory\), .*; got tuple",
+    (TypeError, r"memory must be stack.memory_of\(memory\), .*; got tuple",
      lambda: Stack(SMALL, 2).init(jax.random.key(0), ENCODED, None, INTS[:2, :3], (ENCODED,))),
     (TypeError, "mask must be boolean", lambda: cached(ADDITIVE)),
     (TypeError, r"mask must be an array \[B H T S\]; got NoneType", lambda: cached(None)),
@@ -155,11 +156,14 @@ def feed(x, activation):
     (ValueError, "index must have the shape",
      lambda: extend_cache(empty_caches(SMALL, 2, 40)[0], KeysValues(*[normal(2, 2, 1, 4)] * 2),
                           INTS[0, :1])),
-    (TypeError, r"rotary must be the positions \[B, T\] of x; got None",
+    (TypeError, "positions must be those of x, .* for rotary positions; got None",
      lambda: layer(positions="rotary")),
-    (TypeError, "bias must be that of alibi positions; got None", lambda: layer(positions="alibi")),
-    (TypeError, "bias must be that of relative positions; got None",
-     lambda: layer(positions="relative")),
+    (TypeError, "positions must be LayerPositions with the bias of alibi positions; got None",
+     lambda: layer(positions="alibi")),
+    (TypeError, "positions must be LayerPositions with the bias of relative positions; got Layer",
+     lambda: Layer(SHARED_BIAS).init(jax.random.key(0), ENCODED, None, LayerPositions(INTS))),
+    (TypeError, "positions must be those of x with a cache; got None",
+     lambda: Layer(SMALL).init(jax.random.key(0), ENCODED, cache=empty_caches(SMALL, 2, 3)[0])),
     (TypeError, "a decoder layer with attention needs keys_values and mask; got None",
      lambda: decoder_cell(DecoderLayerParams(None, ADDITIVE_PARAMS, normal(D, 3, D)), None, X)),
     (ValueError, r"keys must have the shape \(2, 5, .*\), \[B, S, D\] with B and D of queries",

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 from flax import linen as nn
 
-from seq2seq.model.attention import dot_product_attention
+from seq2seq.model.attention import AttentionOptions, dot_product_attention
 from seq2seq.model.layers import Dropout, FeedForwardParams, dropout, feed_forward, random_bits
 from tests.model.test_layers import normal
 
@@ -142,9 +142,9 @@ def test_dropout_of_attention_weights_is_unbiased_and_leaves_the_returned_weight
     @jax.jit
     def attend(key):
         several = [jnp.broadcast_to(x, (rows, *x.shape[1:])) for x in (queries, keys, values)]
-        drop = partial(dropout, rate=0.3, key=key)
+        options = AttentionOptions(partial(dropout, rate=0.3, key=key))
         full, _ = dot_product_attention(queries, keys, values)
-        return full, *dot_product_attention(*several, drop=drop)
+        return full, *dot_product_attention(*several, options=options)
 
     full, output, weights = map(np.asarray, attend(KEYS[0]))
     check_dropped(output, full, 0.3)

@@ -9,9 +9,16 @@ import numpy as np
 import pytest
 
 from seq2seq.model import fused_attention as module
-from seq2seq.model.attention import causal_mask, dot_product_attention, segment_mask
+from seq2seq.model.attention import (
+    AttentionOptions,
+    KeysValues,
+    attend_to_all,
+    causal_mask,
+    dot_product_attention,
+    segment_mask,
+)
 from seq2seq.model.fused_attention import (
-    Settings,
+    KernelSettings,
     attend_on_platform,
     fits_kernels,
     fused_attention,
@@ -57,10 +64,10 @@ def test_output_and_gradients_are_those_of_the_plain_attention(heads, width, t, 
     arrays = [
         random.normal(size=(2, heads, length, width)).astype(np.float32) for length in (t, s, s, t)
     ]
-    settings = Settings(width, width**-0.5 if scale else 1.0, FULL, interpret=True)
+    settings = KernelSettings(width, width**-0.5 if scale else 1.0, FULL, interpret=True)
 
     def plain_attention(mask, *arrays):
-        return dot_product_attention(*arrays, mask, scale=scale)[0]
+        return dot_product_attention(*arrays, mask, options=AttentionOptions(scale=scale))[0]
 
     def kernels(mask, *arrays):
         assert fits_kernels(*arrays[:2], mask)
@@ -86,7 +93,7 @@ def test_bfloat16_is_as_close_to_float32_as_the_plain_attention():
     random = np.random.default_rng(0)
     exact = [random.normal(size=(2, 2, 128, 64)).astype(np.float32) for _ in range(4)]
     narrow = [x.astype(jnp.bfloat16) for x in exact]
-    settings = Settings(64, 0.125, jax.lax.Precision.DEFAULT, interpret=True)
+    settings = KernelSettings(64, 0.125, jax.lax.Precision.DEFAULT, interpret=True)
     mask = causal_mask(128)
 
     def plain(q, k, v):
@@ -131,16 +138,16 @@ def test_long_rows_have_kernels_while_their_keys_fit_on_the_chip(dtype, t, s, fi
 def test_the_kernels_are_used_only_where_they_compute_the_same(monkeypatch):
     """As in a program for a TPU, but interpreted."""
     monkeypatch.setattr(module, "by_platform", lambda choose, run: run(True))
-    monkeypatch.setattr(module, "Settings", partial(Settings, interpret=True))
+    monkeypatch.setattr(module, "KernelSettings", partial(KernelSettings, interpret=True))
     causal = np.tri(128, dtype=bool)[None, None]
-    options = {"mask": jax.device_put(causal), "drop": None, "bias": None, "scale": True}
+    usual = {"mask": jax.device_put(causal), "bias": None, "options": AttentionOptions()}
     of_heads = jax.device_put(causal & np.array([True, False]).reshape(1, 2, 1, 1))
     cases = (
         (2, 64, {}),
-        (2, 64, {"scale": False}),
+        (2, 64, {"options": AttentionOptions(scale=False)}),
         (2, 64, {"bias": jax.device_put(np.float32(np.arange(128).reshape(1, 1, 1, 128)))}),
         (2, 64, {"mask": of_heads}),
-        (2, 64, {"drop": lambda weights: 0.5 * weights}),
+        (2, 64, {"options": AttentionOptions(lambda weights: 0.5 * weights)}),
         (3, 64, {}),  # one and a half times the lanes
         (8, 48, {}),  # heads that two tiles share
     )
@@ -154,10 +161,10 @@ def test_the_kernels_are_used_only_where_they_compute_the_same(monkeypatch):
     def outputs(attend_to):
         return [
             [
-                attend(*arrays, precision=FULL, **options | change)[0]
-                for attend in (attend_on_platform, dot_product_attention)
+                attend(queries, KeysValues(*keys_values), **usual | change)[0]
+                for attend in (attend_on_platform, attend_to_all)
             ]
-            for arrays, (_, _, change) in zip(attend_to, cases, strict=True)
+            for (queries, *keys_values), (_, _, change) in zip(attend_to, cases, strict=True)
         ]
 
     for (ours, plain), case in zip(outputs(arrays), cases, strict=True):

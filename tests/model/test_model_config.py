@@ -6,7 +6,8 @@ import pytest
 
 from seq2seq.model.config import CHOICES, ModelConfig
 from seq2seq.model.kinds import MODEL_KINDS
-from seq2seq.model.positions import BIASES, TABLES
+from seq2seq.model.position_rules import POSITION_RULES
+from seq2seq.model.positions import POSITIONS, DistanceBias
 
 GOOD = ModelConfig(source_vocab_size=37, target_vocab_size=37, d_model=30, num_heads=3)
 
@@ -33,7 +34,7 @@ REFUSED = [
     ),
     *(
         ({"positions": positions, **TABLE, "max_length": 2**20}, [positions, "at most 268435456"])
-        for positions in TABLES
+        for positions in ("sinusoidal", "learned")
     ),
     ({"d_model": 31}, ["d_model must be a multiple of num_heads", "d_model=31", "num_heads=3"]),
     ({"num_heads": 2**9, "d_k": 2**9 + 1}, ["num_heads × d_k must be at most 262144", "d_k=513"]),
@@ -134,10 +135,11 @@ def test_the_defaults_are_the_paper_s_base_model():
 
 def test_every_kind_of_model_has_a_module_and_every_kind_of_positions_a_place():
     assert set(MODEL_KINDS) == set(CHOICES["kind"])
-    kinds = [*TABLES, *BIASES, "rotary", "none"]
-    assert sorted(kinds) == sorted(CHOICES["positions"])
-    limited = {kind for kind in kinds if replace(GOOD, positions=kind).longest == 1024}
-    assert limited == set(TABLES)
+    assert tuple(POSITIONS) == tuple(POSITION_RULES) == CHOICES["positions"]
+    limited = {kind for kind in POSITIONS if replace(GOOD, positions=kind).longest == 1024}
+    assert limited == {"sinusoidal", "learned"}
+    biased = {kind for kind, rules in POSITION_RULES.items() if rules.has_bias}
+    assert biased == {kind for kind, of in POSITIONS.items() if issubclass(of, DistanceBias)}
 
 
 def test_the_decoder_is_as_deep_as_the_encoder_by_default():

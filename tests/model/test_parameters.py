@@ -104,7 +104,7 @@ def test_tying_shares_the_tables_it_names(tied, tables):
         """A decoder adds the projected memory to its input."""
         if not isinstance(context.module, Stack) or context.method_name != "__call__":
             return following(*args, **kwargs)
-        memory = args[3][0].values if len(args) > 3 else jnp.zeros(1)
+        memory = args[3][0].keys_values.values if len(args) > 3 else jnp.zeros(1)
         return args[0] + memory.sum(), ()
 
     @jax.jit

@@ -11,8 +11,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from seq2seq.model.config import ModelConfig
-from seq2seq.model.positions import Positions, rotate, sinusoidal_positions
+from seq2seq.model.config import CHOICES, ModelConfig
+from seq2seq.model.positions import make_positions, rotate, sinusoidal_positions
 
 B, T, H, K, D = 2, 53, 3, 22, 34
 LAYOUTS = ("interleaved", "halves")
@@ -121,9 +121,10 @@ def test_sines_of_rotary_positions_are_computed_once_for_all_layers():
 
 
 def initialised(config, positions, dtype=np.float32):
-    """The result of Positions for zeros, and its variables."""
+    """What is added to zeros, and the variables."""
     x = np.zeros((*positions.shape, D), jnp.dtype(dtype))
-    return jax.jit(Positions(config).init_with_output)(jax.random.key(0), x, positions)
+    run = partial(make_positions(config, False).init_with_output, method="add")
+    return jax.jit(run)(jax.random.key(0), x, positions)
 
 
 SOME = np.array([[0, 1, 2, 0, 1], [51, 0, 52, 3, 3]])
@@ -132,16 +133,14 @@ SOME = np.array([[0, 1, 2, 0, 1], [51, 0, 52, 3, 3]])
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_the_sinusoidal_module_equals_the_function_bit_for_bit_and_has_no_parameters(layout):
     config = ModelConfig(d_model=D, max_length=T, sinusoid_layout=layout)
-    (got, rotary), variables = jax.device_get(initialised(config, SOME))
-    assert rotary is None
+    got, variables = jax.device_get(initialised(config, SOME))
     assert np.array_equal(got, sinusoidal_positions(T, D, layout)[SOME])
     assert not jax.tree.leaves(variables)
 
 
 def test_learned_positions_are_rows_of_a_table():
     config = ModelConfig(d_model=D, max_length=T, positions="learned")
-    (got, rotary), variables = jax.device_get(initialised(config, SOME))
-    assert rotary is None
+    got, variables = jax.device_get(initialised(config, SOME))
     table = variables["params"]["table"]
     assert table.shape == (T, D) and abs(table.std() * D**0.5 - 1) < 0.1
     assert np.array_equal(got, table[SOME])
@@ -151,14 +150,31 @@ def test_tables_have_the_dtype_of_the_computation():
     for kind in ("sinusoidal", "learned"):
         config = ModelConfig(d_model=D, max_length=T, positions=kind, dtype="bfloat16")
         run = partial(initialised, config, dtype=jnp.bfloat16)
-        (got, _), variables = jax.eval_shape(run, SOME)
+        got, variables = jax.eval_shape(run, SOME)
         assert got.dtype == jnp.bfloat16
         assert all(leaf.dtype == jnp.float32 for leaf in jax.tree.leaves(variables))
 
 
-def test_rotary_positions_are_returned_for_queries_and_keys_and_none_add_nothing():
+def test_a_kind_changes_only_what_its_class_says():
+    """Embeddings, queries and scores; "none" changes none of them."""
     x, positions = jnp.ones((1, 2, D)), jnp.asarray([[0, 1]])
-    for kind, expected in (("rotary", positions), ("none", None)):
-        module = Positions(ModelConfig(d_model=D, positions=kind))
-        (same, rotary), variables = module.init_with_output(jax.random.key(0), x, positions)
-        assert same is x and rotary is expected and not variables
+    heads = jnp.ones((1, 2, 2, K))
+    changed = {}
+    for kind in CHOICES["positions"]:
+        module = make_positions(ModelConfig(d_model=D, num_heads=2, positions=kind), False)
+        run = partial(module.init_with_output, jax.random.key(0))
+        added, rotated, bias = (
+            jax.eval_shape(partial(run, method="bias"), positions)[0] is not None
+            if name == "bias"
+            else run(array, positions, method=name)[0] is not array
+            for name, array in (("add", x), ("rotate", heads), ("bias", None))
+        )
+        changed[kind] = added, rotated, bias
+    assert changed == {
+        "sinusoidal": (True, False, False),
+        "learned": (True, False, False),
+        "rotary": (False, True, False),
+        "relative": (False, False, True),
+        "alibi": (False, False, True),
+        "none": (False, False, False),
+    }

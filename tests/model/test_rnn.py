@@ -278,7 +278,7 @@ def test_dropout_depends_on_the_row_id_only(kind):
 
     @jax.jit
     def run(row_ids, *batch):
-        return apply(*batch, None, None, row_ids, rngs={"dropout": jax.random.key(0)})
+        return apply(*batch, None, row_ids, rngs={"dropout": jax.random.key(0)})
 
     batch = [np.concatenate([x[1:3], x[1:3]]) for x in map(np.asarray, BATCH[:4])]
     hidden = np.asarray(run(np.array([5, 6, 7, 5]), *batch))

@@ -118,7 +118,7 @@ def test_a_stack_without_memory_gives_the_same_in_steps_as_at_once():
         ancestry = jnp.where(jnp.arange(STEPS) <= t, 0, -1)
         mask = ancestry_mask(jnp.broadcast_to(ancestry, (SENTENCES, 1, STEPS)))
         now, slots = x[:, t][:, None], jnp.full(SENTENCES, t)
-        y, caches = stack.apply(variables, now, mask, slots[:, None], caches=caches, index=slots)
+        y, caches = stack.apply(variables, now, mask, slots[:, None], caches=caches)
         return caches, y[:, 0]
 
     @jax.jit
@@ -129,16 +129,6 @@ def test_a_stack_without_memory_gives_the_same_in_steps_as_at_once():
 
     stepped, at_once = run(variables)
     np.testing.assert_allclose(np.swapaxes(stepped, 0, 1), at_once, atol=1e-5)
-
-
-def test_caches_without_the_index_of_the_new_entries_are_refused():
-    def run():
-        caches, x = empty_caches(SMALL, SENTENCES, STEPS), jnp.zeros((SENTENCES, 1, 30))
-        positions, mask = jnp.zeros((SENTENCES, 1), int), jnp.ones((1, 1, 1, STEPS), bool)
-        return Stack(SMALL, 1).init(jax.random.key(0), x, mask, positions, caches=caches)
-
-    with pytest.raises(TypeError, match="index must be an array"):
-        jax.eval_shape(run)
 
 
 def test_the_layers_share_one_trace_of_attention_to_the_cache():

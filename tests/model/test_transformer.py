@@ -14,6 +14,7 @@ import pytest
 from flax import linen as nn
 
 from seq2seq.model.config import CHOICES
+from seq2seq.model.encoder_decoder import PairPositions
 from seq2seq.model.layers import Dropout, Embedding
 from seq2seq.model.transformer import Stack, Transformer
 from tests.support.marks import slow_except
@@ -46,7 +47,7 @@ PRE_ROTARY = replace(SMALL, norm="pre", positions="rotary")
 def test_a_target_depends_on_its_own_source_and_its_own_past_only(norm, positions):
     config = replace(SMALL, norm=norm, positions=positions)
     weights = jnp.asarray(np.random.default_rng(0).standard_normal(V), jnp.float32)
-    packed = [x[:1] for x in BATCH]
+    packed = jax.tree.map(lambda x: x[:1], BATCH)
 
     def summary(offsets, variables):
         """One number for each target position, with `offsets` added to the embeddings."""
@@ -76,16 +77,16 @@ def test_a_target_depends_on_its_own_source_and_its_own_past_only(norm, position
 def test_logits_do_not_depend_on_future_targets_in_any_bit(norm):
     config = SMALL if norm == "post" else PRE_ROTARY
     logits, (source, target) = jitted(config), map(np.asarray, BATCH[:2])
-    before = np.asarray(logits(source, target, *ONES, *POSITION_IDS))
+    before = np.asarray(logits(source, target, *ONES, POSITION_IDS))
     for t in (1, 4, 12):
         changed = np.where(np.arange(T) < t, target, changed_ids(target))
-        after = np.asarray(logits(source, changed, *ONES, *POSITION_IDS))
+        after = np.asarray(logits(source, changed, *ONES, POSITION_IDS))
         assert np.array_equal(before[:, :t], after[:, :t])
         assert np.all(np.any(before[:, t:] != after[:, t:], axis=-1))
 
 
 def test_logits_do_not_depend_on_padding_and_other_pairs_in_any_bit():
-    logits, batch = jitted(SMALL), [np.asarray(x) for x in BATCH]
+    logits, batch = jitted(SMALL), jax.device_get(BATCH)
     segments, before = batch[2:4], np.asarray(logits(*batch))
     for row, segment in ((0, 1), (0, 2), (0, 3), (1, 1), (2, 1), (3, 1)):
         pair_places = [(of == segment) & (np.arange(4) == row)[:, None] for of in segments]
@@ -114,24 +115,24 @@ def test_a_packed_row_gives_the_logits_of_its_pairs_in_separate_rows(positions):
 def test_positions_start_at_zero_by_default():
     logits, inputs = jitted(SMALL), [*BATCH[:2], *ONES]
     usual = np.asarray(logits(*inputs))
-    np.testing.assert_allclose(usual, logits(*inputs, *POSITION_IDS), atol=1e-6)
-    shifted = np.asarray(logits(*inputs, *(np.asarray(x) + 3 for x in POSITION_IDS)))
+    np.testing.assert_allclose(usual, logits(*inputs, POSITION_IDS), atol=1e-6)
+    shifted = np.asarray(logits(*inputs, PairPositions(*(x + 3 for x in POSITION_IDS))))
     assert np.abs(shifted - usual).max() > 1e-2
 
 
 def test_rotary_positions_are_relative_within_each_side():
     """The queries and keys of cross-attention are not rotated."""
     logits, inputs, (source, target) = jitted(PRE_ROTARY), [*BATCH[:2], *ONES], POSITION_IDS
-    usual = logits(*inputs, source, target)
-    np.testing.assert_allclose(logits(*inputs, source, target + 5), usual, atol=2e-5)
-    np.testing.assert_allclose(logits(*inputs, source + 3, target), usual, atol=2e-5)
+    usual = logits(*inputs, POSITION_IDS)
+    np.testing.assert_allclose(logits(*inputs, PairPositions(source, target + 5)), usual, atol=2e-5)
+    np.testing.assert_allclose(logits(*inputs, PairPositions(source + 3, target)), usual, atol=2e-5)
 
 
 @pytest.mark.parametrize("positions", POSITIONS)
 def test_logits_depend_on_the_order_of_the_source_only_through_positions(positions):
     source, order = np.asarray(BATCH[0]), np.array([3, 0, 6, 2, 10, 1, 5, 4, 9, 7, 8])
     usual, reordered = (
-        np.asarray(logits_with(positions)(x, BATCH[1], *ONES, *POSITION_IDS))
+        np.asarray(logits_with(positions)(x, BATCH[1], *ONES, POSITION_IDS))
         for x in (source, source[:, order])
     )
     difference = np.abs(usual - reordered).max()
@@ -141,7 +142,7 @@ def test_logits_depend_on_the_order_of_the_source_only_through_positions(positio
 # Dropout.
 
 DROPPING = replace(SMALL, dropout=0.3, attention_dropout=0.2, activation_dropout=0.4)
-SQUARE = (ids(3, T), ids(3, T, seed=1), *[jnp.asarray(np.ones((3, T), np.int32))] * 2, None, None)
+SQUARE = (ids(3, T), ids(3, T, seed=1), *[jnp.asarray(np.ones((3, T), np.int32))] * 2, None)
 ROW_IDS = jnp.asarray(np.array([11, 4, 8]))
 
 

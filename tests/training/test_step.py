@@ -12,6 +12,7 @@ from seq2seq.config.data_config import DataConfig
 from seq2seq.config.tree import Config, TrainingConfig
 from seq2seq.data.tokens.pairs import Pairs, ragged
 from seq2seq.model import platforms
+from seq2seq.model.encoder_decoder import PairPositions
 from seq2seq.runtime.devices import replicated
 from seq2seq.training.evaluate import held_out_loss
 from seq2seq.training.loss import LossSums, cross_entropy
@@ -199,14 +200,16 @@ def test_an_evaluation_uses_at_most_the_rows_of_a_micro_batch(micro):
 def test_an_evaluation_in_bfloat16_has_float32_logits():
     """Those of a training are rounded, so that more of them are equal."""
     narrow = BagOfWords(replace(model().config, dtype="bfloat16"))
-    names = "source decoder_input source_segments target_segments source_positions target_positions"
+    names = "source decoder_input source_segments target_segments".split()
 
     @jax.jit
     def run(params, inputs):
         evaluated, trained = (
             loss_sums(narrow, params, inputs, TRAINING, key) for key in (None, jax.random.key(0))
         )
-        logits = narrow.apply({"params": params}, *(getattr(inputs, x) for x in names.split()))
+        positions = PairPositions(inputs.source_positions, inputs.target_positions)
+        arguments = *(getattr(inputs, name) for name in names), positions
+        logits = narrow.apply({"params": params}, *arguments)
         weights = (inputs.target_segments > 0).astype(jnp.float32)
         expected = cross_entropy(logits, inputs.labels, weights, TRAINING.label_smoothing)
         return evaluated, trained, expected

@@ -10,7 +10,7 @@ from seq2seq.decoding.engine.buckets import length_buckets
 from seq2seq.decoding.engine.requests import max_lengths
 from seq2seq.model.config import ModelConfig, num_parameters
 from seq2seq.model.kinds import make_model
-from seq2seq.model.positions import BIASES
+from seq2seq.model.position_rules import POSITION_RULES
 
 USABLE = 0.5  # of the memory for a search; the rest is for copies that XLA makes
 
@@ -58,7 +58,7 @@ def encoder_values(model: ModelConfig, source: int) -> int:
     """
     if model.kind != "transformer":
         return 2 * source * 3 * model.d_model
-    attention = (3 if model.positions in BIASES else 2) * model.num_heads * source
+    attention = (3 if POSITION_RULES[model.positions].has_bias else 2) * model.num_heads * source
     return source * (attention + (3 if model.gated_feed_forward else 2) * model.d_ff)
 
 
@@ -70,4 +70,4 @@ def step_values(model: ModelConfig, source: int, steps: int, beams: int) -> int:
     """
     if model.kind != "transformer":
         return source * model.d_model
-    return (3 if model.positions in BIASES else 2) * model.num_heads * steps * beams
+    return (3 if POSITION_RULES[model.positions].has_bias else 2) * model.num_heads * steps * beams

@@ -43,12 +43,11 @@ class BagOfWords(EncoderDecoder):
         target,
         source_segments,
         target_segments,
-        source_positions=None,
-        target_positions=None,
+        positions=None,
         row_ids=None,
     ):
-        if source_positions is None:  # at the initialisation
-            source_positions, target_positions = 0 * source, 0 * target
+        # At the initialisation there are none.
+        source_positions, target_positions = positions or (0 * source, 0 * target)
         pairs = target_segments[:, :, None] == source_segments[:, None, :]
         pairs &= source_segments[:, None, :] > 0  # [B, T, S]
         factors = pairs / (1.0 + source_positions)[:, None, :]

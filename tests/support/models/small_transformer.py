@@ -8,6 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from seq2seq.model.config import CHOICES, ModelConfig
+from seq2seq.model.encoder_decoder import PairPositions
 from seq2seq.model.kinds import make_model
 from seq2seq.training.parameters import parameter_shapes
 
@@ -96,6 +97,7 @@ def packed_and_single(lengths, size, seed):
 
 
 SOURCE, TARGET = packed_and_single(SOURCE_LENGTHS, S, 1), packed_and_single(TARGET_LENGTHS, T, 2)
-BATCH = [jax.device_put(x) for sides in zip(SOURCE, TARGET, strict=True) for x in sides]
+_SIDES = [jax.device_put(x) for sides in zip(SOURCE, TARGET, strict=True) for x in sides]
+BATCH = [*_SIDES[:4], PairPositions(*_SIDES[4:])]
 ONES = [jax.device_put(np.ones_like(x)) for x in BATCH[:2]]
-POSITION_IDS = [jnp.asarray(np.tile(np.arange(n), (4, 1))) for n in (S, T)]
+POSITION_IDS = PairPositions(*(jnp.asarray(np.tile(np.arange(n), (4, 1))) for n in (S, T)))

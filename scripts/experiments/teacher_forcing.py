@@ -85,9 +85,8 @@ def scores(
     the labels without end tokens; and the negative log-likelihood of all labels, in nats."""
     places = np.arange(labels.shape[1])
     inside = places < lengths[:, None] - 1
-    of_labels = np.take_along_axis(np.asarray(jax.nn.log_softmax(logits)), labels[..., None], -1)[
-        ..., 0
-    ]
+    log_probs = np.asarray(jax.nn.log_softmax(logits))  # [B, T, V]
+    of_labels = np.take_along_axis(log_probs, labels[..., None], -1)[..., 0]  # [B, T]
     return {
         "decoded": float((tokens == labels)[inside].mean()),
         "forced": float((logits.argmax(axis=-1) == labels)[inside].mean()),
@@ -108,8 +107,7 @@ def greedy_output(model: Transformer, length: int) -> Callable[..., jax.Array]:
         request, rows = Request(source, lengths, jnp.full(len(source), length)), len(source)
         models = [(model, {"params": params})]
         options = SearchOptions(length, model.config.end_id, beam_size=1)
-        hypotheses = translate(models, request, options, rows)
-        return hypotheses.tokens[:, 0]
+        return translate(models, request, options, rows).tokens[:, 0]
 
     return output
 

@@ -2,20 +2,35 @@
 
 run_files.py lists the files; best_checkpoint.py is about the best one. The one idea: a checkpoint
 is written to a temporary directory, with the hashes of its files, and then renamed.
+
+Orbax writes and reads the arrays. Its CheckpointManager (0.12.8, measured) is not used:
+
+                      CheckpointManager                 here
+    a flipped bit     restored without an error, at     found by MANIFEST.sha256; the checkpoint is
+                      39 of 40 places                   quarantined, and the one before is used
+    a save            files, rename, deletions          files, hashes, sync, rename, best.json,
+                                                        deletions, upload
+    a failed save     its files stay                    deleted; the best score is taken back
+    NaN               saved                             refused: the training ends
+    step 9            an empty directory 9 is step 9    a directory with files
+    a deletion        in place: a kill leaves a part    renamed before
+    the last k        of all saves                      an interruption changes neither what is kept
+                                                        nor the average of the last k
+    the best          of the saved steps                the average too; of equals the lower loss
+    an upload         the step may be deleted           the step is kept until it is uploaded
+    processes         all take part in each save        process 0 writes
+
+What it could replace (names of steps, the thread, the last k) is about 40 lines, and it writes no
+hashes before the rename.
 """
 
-import os
-import re
 import shutil
-import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import jax
-import jax.numpy as jnp
-import numpy as np
 import orbax.checkpoint as ocp
 
 from seq2seq.config.migration import FORMAT_VERSION, migrate
@@ -29,17 +44,23 @@ from seq2seq.files.temporaries import (
 )
 from seq2seq.runtime import processes
 from seq2seq.runtime.devices import replicated
-from seq2seq.runtime.errors import CHECKPOINT, DIVERGED, OUTPUT, UserError
+from seq2seq.runtime.errors import CHECKPOINT, OUTPUT, UserError
 from seq2seq.storage.best_checkpoint import read_best, repair_best, without_missing, write_best
 from seq2seq.storage.manifest import quarantine, write_manifest
 from seq2seq.storage.newest_step import newest_intact_step
+from seq2seq.storage.orbax_files import (
+    MALFORMED,
+    composite_checkpointer,
+    delete_late_files,
+    reason_of,
+)
 from seq2seq.storage.replicas.replica import Replica
 from seq2seq.storage.run_files import (
     mean_params,
     restore_params,
-    single_process_options,
     steps,
 )
+from seq2seq.storage.saved_state import check_finite, checkpoint_items, host_copy
 from seq2seq.storage.sizes import megabytes, num_bytes
 
 
@@ -63,10 +84,7 @@ class Checkpoints:
         self._replica = replica
         self._directory = self.run / "checkpoints"
         self._directory.mkdir(exist_ok=True)
-        single = single_process_options()
-        options = ocp.CompositeOptions(multiprocessing_options=single)
-        handler = ocp.CompositeCheckpointHandler(composite_options=options)
-        self._orbax = ocp.Checkpointer(handler, multiprocessing_options=single)
+        self._orbax = composite_checkpointer()
         self._thread = ThreadPoolExecutor(1, "checkpoint")  # joined at the exit of the process
         self._saving: Future[None] | None = None
         if processes.is_first():
@@ -123,9 +141,7 @@ class Checkpoints:
                 self._delete(path)
                 publish_directory(written, path)
         except (OSError, ValueError) as error:  # TensorStore raises ValueError
-            for _ in range(20):  # threads of Orbax may continue to write for a while
-                self._delete_temporaries()
-                time.sleep(0.1)
+            delete_late_files(self._delete_temporaries)
             free = shutil.disk_usage(self._directory).free
             raise UserError(
                 OUTPUT,
@@ -180,7 +196,7 @@ class Checkpoints:
         try:
             composite = ocp.args.Composite(**items, data=ocp.args.JsonRestore())
             restored = self._orbax.restore(self._directory / str(step), args=composite)
-        except (ValueError, KeyError, OSError) as error:
+        except MALFORMED as error:
             raise UserError(
                 CHECKPOINT,
                 f"{self.run}/checkpoints/{step} cannot be restored: {str(error)[:200]}; run the "
@@ -258,41 +274,3 @@ class Checkpoints:
 def temporaries(directory: Path) -> list[Path]:
     """The files and directories in checkpoints/ that an unfinished save or deletion has left."""
     return sorted(path for path in directory.glob("*") if is_temporary(path.name))
-
-
-def host_copy(state: Any) -> Any:
-    """A copy of `state` in NumPy arrays. On a CPU `device_get` returns views of the device's
-    buffers, which are donated to the next step."""
-    return jax.tree.map(np.array, jax.device_get(state))
-
-
-@jax.jit
-def finite_leaves(tree: Any) -> Any:
-    """For each array, whether all its elements are finite."""
-    return jax.tree.map(lambda x: jnp.isfinite(x).all(), tree)
-
-
-def check_finite(state: Any, step: int) -> None:
-    """Raise UserError(DIVERGED) with the name of the first array that is not finite."""
-    finite = jax.device_get(finite_leaves(state))
-    for path, is_finite in jax.tree_util.tree_leaves_with_path(finite):
-        if not is_finite:
-            raise UserError(
-                DIVERGED,
-                f"step {step} is not saved: {jax.tree_util.keystr(path)} has NaN or infinite "
-                "elements; lower training.learning_rate and resume from the last checkpoint",
-            )
-
-
-def checkpoint_items(state: Any) -> dict[str, Any]:
-    """The separately stored parts of a TrainState: params, ema (if there is one), and the rest."""
-    rest = state._asdict()
-    items = {name: rest.pop(name) for name in ("params", "ema")}
-    return {name: tree for name, tree in items.items() if tree is not None} | {"rest": rest}
-
-
-def reason_of(error: Exception) -> str:
-    """The reason of an error of a save: TensorStore states the system's code in a long text."""
-    text = str(error)
-    code = re.search(r"os_error_code='(\d+)'", text)
-    return os.strerror(int(code[1])) if code else text[-200:]

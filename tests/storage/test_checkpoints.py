@@ -5,7 +5,6 @@ import json
 import math
 import os
 import shutil
-from types import SimpleNamespace
 
 import jax
 import numpy as np
@@ -19,11 +18,12 @@ from seq2seq.pretrained.models import find_params
 from seq2seq.runtime import processes
 from seq2seq.runtime.errors import CHECKPOINT, CONFIGURATION, OUTPUT, UserError
 from seq2seq.runtime.signals import Stopped
-from seq2seq.storage import checkpoints, manifest
+from seq2seq.storage import checkpoints, manifest, orbax_files
 from seq2seq.storage.best_checkpoint import BestCheckpoint, read_best, write_best
 from seq2seq.storage.checkpoints import Checkpoints
+from seq2seq.storage.orbax_files import check_fits_host, reason_of
 from seq2seq.storage.run import Run
-from seq2seq.storage.run_files import check_fits_host, steps
+from seq2seq.storage.run_files import steps
 from seq2seq.storage.writes import append_line
 from seq2seq.training.step import TrainState
 from tests.support.event_files import tensorboard_points
@@ -122,7 +122,7 @@ def test_a_run_killed_before_its_first_save_starts_again(tmp_path, monkeypatch):
 @pytest.fixture
 def without_pauses(monkeypatch):
     """A save that failed does not wait for the threads of Orbax."""
-    monkeypatch.setattr(checkpoints, "time", SimpleNamespace(sleep=lambda _: None))
+    monkeypatch.setattr(orbax_files, "LATE_SECONDS", 0.0)
 
 
 @pytest.mark.usefixtures("without_pauses")
@@ -155,8 +155,8 @@ def test_a_checkpoint_that_could_not_be_saved_is_not_the_best(tmp_path, monkeypa
 
 def test_the_reason_of_a_failed_save_is_that_of_the_system():
     long = ValueError("Error writing '0': Failed to write [os_error_code='28']: {" + "x" * 300)
-    assert checkpoints.reason_of(long) == "No space left on device"
-    assert checkpoints.reason_of(OSError(28, "full")) == "[Errno 28] full"
+    assert reason_of(long) == "No space left on device"
+    assert reason_of(OSError(28, "full")) == "[Errno 28] full"
 
 
 @pytest.mark.usefixtures("without_pauses")

@@ -125,7 +125,7 @@ def resume_or_start(config: Config, run: Run, data: inputs.Data, stop: StopFlag)
     if stored is not None:
         best, sentences = parts.evaluator.best, config.training.eval_sentences
         best.restore(stored, data.files, sentences, run.log)  # 8
-    position, seconds = resume.restored_progress(stored, config, run, data)  # 9
+    position, seconds = resume.restored_position(stored, config, run, data)  # 9
     if stored is not None:
         run.log(f"resumed at step {int(state.step)}")
     trainer = Trainer(parts, state, position, seconds)

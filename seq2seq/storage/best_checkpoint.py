@@ -116,7 +116,7 @@ def read_best(run: Path) -> dict[str, Any]:
 
 
 def write_best(run: Path, entry: dict[str, Any]) -> None:
-    """Replace best.json atomically. Raises UserError(OUTPUT)."""
+    """Replace best.json; if that fails, it is unchanged."""
     try:
         write_atomic(run / "best.json", json.dumps(entry) + "\n")
     except OSError as error:

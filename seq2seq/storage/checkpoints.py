@@ -239,7 +239,7 @@ class Checkpoints:
         return (self.run / "average").is_dir()
 
     def save_average(self, params: Any, best: dict[str, Any]) -> None:
-        """Write best.json and average/, both or neither. Raises UserError(OUTPUT)."""
+        """Write best.json and average/, both or neither."""
         previous = read_best(self.run)
         if self._replica is not None:
             self._replica.wait()
@@ -252,8 +252,7 @@ class Checkpoints:
             raise
 
     def save_named_average(self, name: str, params: Any) -> None:
-        """Write or replace the checkpoint `name`, which training ignores. Raises
-        UserError(OUTPUT)."""
+        """Write or replace the checkpoint `name`, which training ignores."""
         self._write_params(self._directory / name, params)
 
     def _write_params(self, path: Path, params: Any) -> None:

@@ -32,11 +32,7 @@ CHANGEABLE = {
 
 
 def stored_config(run: Path) -> Config | None:
-    """The config of the run in a directory, None if there is no run.
-
-    Raises UserError(CHECKPOINT) for checkpoints without config.json or a config.json that is
-    damaged, and UserError(OUTPUT) for the config.json of another program.
-    """
+    """The config of the run in a directory, None if there is no run."""
     path = run / "config.json"
     if is_foreign(path):
         raise UserError(
@@ -99,7 +95,7 @@ def check_changes(old: dict[str, Any], new: dict[str, Any], run: Path, log: Log)
     """Log the fields that have changed. UserError(CONFIGURATION) if one is not CHANGEABLE."""
     changes = {key: f"{key} {old[key]!r} → {new[key]!r}" for key in new if new[key] != old[key]}
     changeable, clip = CHANGEABLE, "training.clip_norm"
-    if bool(old[clip]) != bool(new[clip]):  # the optimizer has another state without clipping
+    if (old[clip] == 0) != (new[clip] == 0):  # the optimizer has another state without clipping
         changeable = CHANGEABLE - {clip}
     if refused := [text for key, text in changes.items() if key not in changeable]:
         raise UserError(

@@ -109,10 +109,7 @@ class Run:
 
     @by_writer
     def clear(self) -> None:
-        """Delete the run in this directory and its replica; other files stay.
-
-        Raises UserError(OUTPUT) as `check_deletable`, and if the replica cannot be deleted.
-        """
+        """Delete the run in this directory and its replica; other files stay."""
         check_deletable(self.path)
         if self.replica is not None:
             self.replica.clear()
@@ -204,8 +201,7 @@ class Run:
     def open_replica(self, overwrite: bool) -> None:
         """Lock the replica, download what is newer there, and give all processes the same files.
 
-        With `overwrite`, which deletes the run later (`clear`), nothing is downloaded. Raises
-        UserError as `Replica.start` and `first_process_first`.
+        With `overwrite`, which deletes the run later (`clear`), nothing is downloaded.
         """
         first = processes.first_process_first if overwrite else self.first_process_first
         with first("the start of the run"):
@@ -221,8 +217,7 @@ class Run:
         """Run the block in process 0 before the others, which find the files that it has written.
 
         Of a run in object storage each process has a working copy: process 0 uploads its own, and
-        the others download it. Raises UserError(OUTPUT) if the upload fails, and
-        UserError(CHECKPOINT) if the download fails.
+        the others download it.
         """
         shared = self.replica if processes.count() > 1 else None
         with processes.first_process_first(name):

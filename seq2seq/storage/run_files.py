@@ -72,7 +72,7 @@ def _directories(run: Path, pattern: str) -> list[str]:
 def current_name(run: Path, checkpoint: str) -> str:
     """What `checkpoint` means now: best and latest are other steps later in a training.
 
-    "best" means the latest if nothing was evaluated. Raises UserError(CHECKPOINT) as `read_best`.
+    "best" means the latest if nothing was evaluated.
     """
     if checkpoint == "best":
         checkpoint = str(read_best(run).get("checkpoint", "latest"))
@@ -95,7 +95,7 @@ def params_directory(run: Path, checkpoint: str) -> Path:
     if checkpoint in named:
         return run / "checkpoints" / checkpoint / "params"
     if not existing:
-        averages = ["average"] * average.is_dir() + named
+        averages = ["average", *named] if average.is_dir() else named
         if averages:
             raise UserError(
                 CHECKPOINT,

@@ -29,7 +29,7 @@ from seq2seq.training.memory_check import check_state, check_step, explain_failu
 from seq2seq.training.optimizer import make_optimizer
 from seq2seq.training.parallel import pmap_train_step, split_rows
 from seq2seq.training.progress import announce
-from seq2seq.training.resume import initial_params, restored_progress
+from seq2seq.training.resume import initial_params, restored_position
 from seq2seq.training.step import TrainState, init_state, make_train_step
 from seq2seq.training.vocabulary import find_tokenizers
 
@@ -83,7 +83,7 @@ def check_checkpoint(config: Config, run: DryRun, data: Data) -> bool:
     the newest one."""
     step, _ = newest_intact_step(run.path)
     if step is not None:
-        restored_progress(stored_data(run.path, step), config, run, data)
+        restored_position(stored_data(run.path, step), config, run, data)
     return step is not None
 
 

@@ -108,7 +108,9 @@ class Evaluator:
         metrics["valid_bleu"] = bleu.value
         metrics["valid_chrf"] = chrf(texts, references).value
         metrics["valid_exact_match"] = exact_match(texts, references)
-        line = ", ".join(f"{metric[6:]} {value:.4g}" for metric, value in metrics.items())
+        line = ", ".join(
+            f"{metric.removeprefix('valid_')} {value:.4g}" for metric, value in metrics.items()
+        )
         on_set = f" on {name}" if name else ""
         self._run.log(f"validation of {checkpoint}{on_set}: {line} (BLEU: {bleu.signature})")
         file = f"{checkpoint}-{name}" if name else checkpoint
@@ -134,7 +136,8 @@ class Evaluator:
 
         For the average the prefix "valid" becomes "average".
         """
-        prefix, entry = "valid" if checkpoint == step else str(checkpoint), {}
+        prefix = "valid" if checkpoint == step else str(checkpoint)
+        entry = {}
         for name, metrics in scores.items():
             for metric, value in metrics.items():
                 key = metric.replace("valid", prefix)
@@ -189,7 +192,8 @@ def samples(sources: list[str], texts: list[str], references: list[str], count: 
 def print_results(run: Run, data: Data, translator: EvaluationTranslator, bleu: Metric) -> None:
     """Write scores.json with the scores on the held-out data; print them and samples, and log the
     command for translation."""
-    checkpoint, sets, lines = read_best(run.path).get("checkpoint", "latest"), {}, []
+    checkpoint = read_best(run.path).get("checkpoint", "latest")
+    sets, lines = {}, list[str]()
     for name, corpus in data.test.items():
         texts = translate_in_parallel(translator, corpus.source)
         if processes.is_first():

@@ -117,11 +117,13 @@ def out_of_memory_message(detail: str, config: Config) -> str:
     """The error message for a step, with the settings to change; first those that do not change the
     result."""
     training, rows = config.training, config.rows_at_a_time
-    divisible = rows > jax.device_count()
-    options = [f"config.training.accumulate={2 * training.accumulate}"] * divisible
-    blocks = not training.loss_block and config.data.target_length > 32
-    options += ["config.training.loss_block=32"] * blocks
-    options += ["config.model.remat=True"] * (not config.model.remat)
+    options = []
+    if rows > jax.device_count():
+        options.append(f"config.training.accumulate={2 * training.accumulate}")
+    if not training.loss_block and config.data.target_length > 32:
+        options.append("config.training.loss_block=32")
+    if not config.model.remat:
+        options.append("config.model.remat=True")
     return (
         f"out of memory{f', {detail}' if detail else ''}: "
         f"training.tokens_per_batch={training.tokens_per_batch} and training.accumulate="
@@ -134,8 +136,9 @@ def out_of_memory_message(detail: str, config: Config) -> str:
 
 def smaller_model(config: Config) -> str:
     """The advice for a model that does not fit into memory."""
-    advice = SMALL if config.model.kind == "transformer" else NARROW
-    return "a smaller model" + f" ({advice})" * (num_parameters(config.model) > LARGE)
+    if num_parameters(config.model) <= LARGE:
+        return "a smaller model"
+    return f"a smaller model ({SMALL if config.model.kind == 'transformer' else NARROW})"
 
 
 def size_hint(config: Config, pairs: int) -> str:

@@ -37,12 +37,10 @@ def split_params(params: Any, freeze: str) -> tuple[Any, Any]:
     parameter would be trained.
     """
     leaves = flatten_dict(params, sep="/")
-    frozen = frozen_paths(list(leaves), freeze)
-    parts: tuple[dict, dict] = {}, {}
-    for path, leaf in leaves.items():
-        parts[path in frozen][path] = leaf
-    trained, frozen = (unflatten_dict(part, sep="/") for part in parts)
-    return trained, frozen
+    paths = frozen_paths(list(leaves), freeze)
+    trained = {path: leaf for path, leaf in leaves.items() if path not in paths}
+    frozen = {path: leaf for path, leaf in leaves.items() if path in paths}
+    return unflatten_dict(trained, sep="/"), unflatten_dict(frozen, sep="/")
 
 
 def merge_params(trained: Any, frozen: Any) -> Any:

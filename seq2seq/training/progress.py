@@ -58,13 +58,12 @@ def announce(config: Config, run: Run, batches: Batches, position: DataPosition)
 
 def limits_text(training: TrainingConfig) -> str:
     """The limits of training, as "100,000 steps or 3 epochs": the first one that is reached."""
-    epochs = training.max_epochs
-    values = (
-        f"{training.num_steps:,} steps",
-        f"{epochs:,} epoch{'s' * (epochs > 1)}" * (epochs > 0),
-        f"{training.max_hours:g} hours" * (training.max_hours > 0),
-    )
-    return " or ".join(filter(None, values))
+    limits = [f"{training.num_steps:,} steps"]
+    if epochs := training.max_epochs:
+        limits.append("1 epoch" if epochs == 1 else f"{epochs:,} epochs")
+    if training.max_hours:
+        limits.append(f"{training.max_hours:g} hours")
+    return " or ".join(limits)
 
 
 def reached_limit(

@@ -31,11 +31,7 @@ def restore_state(
     fresh_state: Callable[[Any], TrainState], checkpoints: Checkpoints, config: Config, run: Run
 ) -> tuple[TrainState, dict[str, Any] | None]:
     """(state, stored data) of the newest intact checkpoint; in a new run (`fresh_state` of
-    `initial_params`, None).
-
-    Raises UserError(CHECKPOINT) if no checkpoint can be used, and UserError(CONFIGURATION) if the
-    processes have different states.
-    """
+    `initial_params`, None)."""
     with processes.first_process_first("the checkpoint"):
         restored = checkpoints.restore(jax.eval_shape(fresh_state, None))
     state, stored = restored or (fresh_state(initial_params(config, run)), None)
@@ -52,14 +48,12 @@ def initial_params(config: Config, run: Run) -> Any:
     return params
 
 
-def restored_progress(
+def restored_position(
     stored: dict[str, Any] | None, config: Config, run: Run, data: Data
 ) -> tuple[DataPosition, float]:
     """The position of the next batch in the training data, which is the start in a new run and if
-    its order has changed, and the seconds of training so far.
-
-    Raises UserError(DATA) for changed training data, and UserError(CHECKPOINT) for a checkpoint of
-    a version with another order, without training.allow_data_change.
+    its order has changed, and the seconds of training so far. Another order is an error without
+    training.allow_data_change.
     """
     if stored is None:
         return DataPosition(), 0.0

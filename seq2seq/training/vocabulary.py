@@ -35,9 +35,7 @@ def find_tokenizers(
     """The config with the sizes of the vocabulary (`with_vocabulary`), and the tokenizers of a
     resumed run, else those that a new one starts with.
 
-    Process 0 makes and saves new ones; then the other processes load them. Raises
-    UserError(CONFIGURATION) if training.init_from is the run itself or does not fit the config
-    (`first_tokenizers`), and UserError(DATA) if the files of data.vocab have changed.
+    Process 0 makes and saves new ones; then the other processes load them.
     """
     if run.resumed:
         check_own_vocabulary(config)
@@ -71,8 +69,6 @@ def first_tokenizers(
     on the training data.
 
     With training.init_from, the model fields that have their defaults are those of that model.
-    Raises UserError(CONFIGURATION) if its other fields differ, if its vocabulary lacks a tag of the
-    corpora or a piece of data.user_defined, or if a language has no effect.
     """
     if config.training.init_from:
         config, tokenizers = initial_tokenizers(config)
@@ -136,11 +132,7 @@ def check_own_vocabulary(config: Config) -> None:
 
 
 def initial_tokenizers(config: Config) -> tuple[Config, tuple[Tokenizer, Tokenizer]]:
-    """The config with the model of training.init_from, and the tokenizers of that model.
-
-    Raises UserError(CONFIGURATION) if the model differs, or if its vocabulary lacks a piece of
-    data.user_defined.
-    """
+    """The config with the model of training.init_from, and the tokenizers of that model."""
     path = model_directory(config.training.init_from)
     initial_config, tokenizers = open_model(path, "best")
     config, differences = take_model(config, initial_config)
@@ -198,11 +190,7 @@ def _tag_advice(config: DataConfig) -> str:
 
 def with_vocabulary(config: Config, tokenizers: tuple[Tokenizer, Tokenizer]) -> Config:
     """The config with the vocabulary sizes and hashes of the tokenizers, and the start token of
-    data.target_start, validated.
-
-    Raises UserError(CONFIGURATION) if the special ids do not fit the vocabulary, or if it lacks a
-    piece or language around the texts.
-    """
+    data.target_start, validated."""
     start = affixes_of(config.data, tokenizers).start
     special = config.special if start is None else config.special._replace(start=OUR_IDS.start)
     if special != OUR_IDS and not config.training.init_from:

@@ -19,7 +19,7 @@ from seq2seq.runtime.errors import CONFIGURATION, DIVERGED, UserError
 from seq2seq.runtime.signals import Stopped
 from seq2seq.storage.run_files import steps
 from seq2seq.training.progress import Progress, Stopwatch, limits_text, reached_limit, seconds_left
-from seq2seq.training.resume import restored_progress
+from seq2seq.training.resume import restored_position
 from tests.support.runs import run_config, state_bytes, stopped_run, train_cheaply, whole_run
 from tests.support.several import training, write_data
 
@@ -113,7 +113,7 @@ def test_the_seconds_of_earlier_sessions_are_counted_in_process_0_only(monkeypat
 def test_a_checkpoint_without_the_training_time_starts_at_0(entry, seconds):
     stored = {"files": {"train": {}}, "epoch": 1, "window": 2, "index": 3}
     data = SimpleNamespace(files={"train": {}})
-    assert restored_progress(stored | entry, Config(), None, data) == ((1, 2, 3), seconds)
+    assert restored_position(stored | entry, Config(), None, data) == ((1, 2, 3), seconds)
 
 
 def test_one_epoch_is_a_training_of_its_number_of_batches(tmp_path):

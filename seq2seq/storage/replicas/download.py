@@ -70,8 +70,10 @@ def _download_checkpoint(url: str, target: Path) -> str:
                 download_listed(url, manifest, directory / "new")
                 reason = damage(directory / "new")
                 if not reason:
-                    if target.exists():  # damaged, or an earlier average
-                        (quarantine if damage(target) else delete_directory)(target)
+                    if target.exists() and damage(target):
+                        quarantine(target)
+                    elif target.exists():  # an earlier average
+                        delete_directory(target)
                     publish_directory(directory / "new", target)
                     return ""
         except (FileNotFoundError, ValueError) as error:

@@ -57,10 +57,8 @@ class Replica:
     def start(self, overwrite: bool) -> None:
         """Lock the replica, and make the working copy the newer one of both sides.
 
-        With `overwrite`, which deletes the run later (`clear`), nothing is downloaded. Raises
-        UserError(OUTPUT) if another training holds the lock or the storage cannot be used,
-        UserError(CONFIGURATION) if the working copy is that of another run, and
-        UserError(CHECKPOINT) for checkpoints without config.json.
+        With `overwrite`, which deletes the run later (`clear`), nothing is downloaded. It is an
+        error if another training holds the lock, or if the working copy is that of another run.
         """
         self._log(f"working copy: {self.local}")
         try:

@@ -33,14 +33,14 @@ class BestCheckpoint:
     def __init__(self, metric: str):
         """`metric` is training.best_metric: bleu, chrf (higher is better) or loss (lower)."""
         self._metric = metric
+        self.entry: dict[str, Any] = {}
+        self.without_improvement = 0  # evaluations in a row
         self.evaluated_step = 0  # of the last evaluation
-        self.reset()
+        self._previous = self.entry, self.without_improvement  # before the last update
 
     def reset(self) -> None:
         """Forget all scores."""
-        self.entry: dict[str, Any] = {}
-        self.without_improvement = 0
-        self._previous = self.entry, self.without_improvement
+        self.entry, self.without_improvement = {}, 0
 
     def update(self, checkpoint: int | str, value: float, loss: float) -> None:
         """Make `checkpoint` the best if its score `value` is better than that of the best so far,

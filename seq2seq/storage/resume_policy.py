@@ -59,7 +59,8 @@ def resumed_config(config: Config, previous: Config, run: Path, log: Log) -> Con
     are not CHANGEABLE.
     """
     config = keep_before_5(config, previous)
-    if config.training.init_from == previous.training.init_from != "":
+    init_from = previous.training.init_from
+    if init_from and config.training.init_from == init_from:
         config, _ = take_model(config, previous)
     config = replace(
         config,

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
 from time import monotonic, perf_counter
@@ -111,6 +112,15 @@ class Stopwatch:
             self.seconds = monotonic() - self._start
 
 
+@dataclass
+class Interval:
+    """Time, target tokens and steps for which throughput is measured."""
+
+    started: float
+    tokens: float = 0.0
+    steps: int = 0
+
+
 class Progress:
     """Logs loss, throughput and remaining time; `restart` excludes time between steps."""
 
@@ -126,12 +136,13 @@ class Progress:
         self._run, self._config, self._stopwatch = run, config, stopwatch
         self._first, self._nonfinite = step + 1, NonfiniteReport(run, config, locate)
         self._durations: list[float] = []  # of single steps, seconds
-        self.restart()
+        self._interval = Interval(perf_counter())
+        self._last_step = self._interval.started  # its end, or the restart since
 
     def restart(self) -> None:
         """Restart the measurement of throughput, after compilation or an evaluation."""
-        self._started, self._tokens, self._steps = perf_counter(), 0.0, 0
-        self._last_step = self._started
+        self._interval = Interval(perf_counter())
+        self._last_step = self._interval.started
 
     def report(self, step: int, metrics: Metrics, position: DataPosition) -> None:
         """Report `step`, on the batch at `position`; waits until the step has ended.
@@ -145,13 +156,13 @@ class Progress:
             self._nonfinite.add(step, values, position)
             return
         self._nonfinite.end_row()
-        self._tokens += values.pop("tokens")
-        self._steps += 1
-        now = perf_counter()
-        seconds = now - self._started
+        interval, now = self._interval, perf_counter()
+        interval.tokens += values.pop("tokens")
+        interval.steps += 1
+        seconds = now - interval.started
         self._measure(step, now)
-        values["tokens_per_second"] = self._tokens / seconds
-        left = self._left(step, seconds / self._steps)
+        values["tokens_per_second"] = interval.tokens / seconds
+        left = self._left(step, seconds / interval.steps)
         line = (
             f"step {step}/{self._config.num_steps}  loss {values['loss']:.3f}  "
             f"accuracy {values['accuracy']:.3f}  lr {values['learning_rate']:.2e}  "

@@ -139,7 +139,7 @@ class Trainer:
     def _do_step(self, stream: BatchStream) -> None:
         """Start a training step on the next batch, then report the step before it."""
         position, batch, next_position = next(stream)
-        if self.step == self.start_step > 0:  # average and scores are outdated
+        if self.step == self.start_step and self.step > 0:  # average and scores are outdated
             processes.run_on_first(
                 "the first step", self.checkpoints.discard_results, self.evaluator.best.entry
             )

@@ -40,9 +40,9 @@ def cross_entropy(
     addition α / 2 · `divergence` for each token of the first half (R-Drop, Liang et al. 2021,
     equation 4).
     """
-    loss, nll, correct = token_losses(logits, labels, smoothing)
+    loss, nll, correct = token_losses(logits, labels, smoothing)  # 3 × [B, T]
     # Padding has a label too, whose loss is infinite with a bias of −inf: 0 · ∞ would be NaN.
-    counts = weights > 0
+    counts = weights > 0  # [B, T]
     sums = LossSums(
         loss=(jnp.where(counts, loss, 0.0) * weights).sum(),
         nll=(jnp.where(counts, nll, 0.0) * weights).sum(),
@@ -51,7 +51,7 @@ def cross_entropy(
     )
     if r_drop == 0.0:
         return sums
-    divergences = divergence(*jnp.split(logits, 2)) * jnp.split(weights, 2)[0]
+    divergences = divergence(*jnp.split(logits, 2)) * jnp.split(weights, 2)[0]  # [B/2, T]
     return sums._replace(loss=sums.loss + r_drop / 2 * divergences.sum())
 
 
@@ -77,15 +77,15 @@ def token_losses_forward(
     """Residuals: the logits, their normalizer [B, T], and the labels."""
     if logits.dtype != jnp.float32:
         logits = jax.lax.optimization_barrier(logits)  # otherwise XLA stores them in float32
-    label_logit = jnp.take_along_axis(logits, labels[..., None], axis=-1)[..., 0]
+    label_logit = jnp.take_along_axis(logits, labels[..., None], axis=-1)[..., 0]  # [B, T]
     label_logit = label_logit.astype(jnp.float32)
-    wide = logits.astype(jnp.float32)
-    largest = wide.max(axis=-1)
-    normalizer = largest + jnp.log(jnp.exp(wide - largest[..., None]).sum(axis=-1))
-    nll = loss = normalizer - label_logit
+    wide = logits.astype(jnp.float32)  # [B, T, V]
+    largest = wide.max(axis=-1)  # [B, T]
+    normalizer = largest + jnp.log(jnp.exp(wide - largest[..., None]).sum(axis=-1))  # [B, T]
+    nll = loss = normalizer - label_logit  # [B, T]
     if smoothing != 0.0:
         loss = (1.0 - smoothing) * nll + smoothing * (normalizer - wide.mean(axis=-1))
-    correct = (label_logit >= largest).astype(jnp.float32)
+    correct = (label_logit >= largest).astype(jnp.float32)  # [B, T]
     return (loss, nll, correct), (logits, normalizer, labels)
 
 
@@ -98,19 +98,26 @@ def token_losses_backward(
     logits, normalizer, labels = residuals
     size = logits.shape[-1]
     is_label = jnp.arange(size) == labels[..., None]  # [B, T, V]
-    softmax = jnp.exp(logits.astype(jnp.float32) - normalizer[..., None])
-    gradient = softmax - jnp.where(is_label, 1.0 - smoothing + smoothing / size, smoothing / size)
+    softmax = jnp.exp(logits.astype(jnp.float32) - normalizer[..., None])  # [B, T, V]
+    targets = jnp.where(is_label, 1.0 - smoothing + smoothing / size, smoothing / size)
+    gradient = softmax - targets  # [B, T, V]
     return (gradient * gradients[0][..., None]).astype(logits.dtype), None
 
 
 token_losses.defvjp(token_losses_forward, token_losses_backward)
 
 
+class Targets(NamedTuple):
+    """What the decoder must predict."""
+
+    labels: Int[Array, "B T"]
+    weights: Float[Array, "B T"]  # 0 for padding
+
+
 def blockwise_cross_entropy(
     hidden: Float[Array, "B T D"],
     to_logits: Callable[[Array], Array],
-    labels: Int[Array, "B T"],
-    weights: Float[Array, "B T"],
+    targets: Targets,
     smoothing: float,
     block: int,
     r_drop: float = 0.0,
@@ -120,42 +127,43 @@ def blockwise_cross_entropy(
     The gradient of each block is computed with its loss, so that no logits are kept or computed
     twice. `block` 0 means all positions at once.
     """
-    length = hidden.shape[1]
-    if block == 0 or block >= length:
-        return cross_entropy(to_logits(hidden), labels, weights, smoothing, r_drop)
-    blocks = -(-length // block)
-
-    def split(x: Array) -> Array:  # [B, T, …] → [blocks, B, t, …], padded with weights 0
-        x = jnp.pad(x, [(0, 0), (0, blocks * block - length)] + [(0, 0)] * (x.ndim - 2))
-        return jnp.moveaxis(x.reshape(x.shape[0], blocks, block, *x.shape[2:]), 1, 0)
-
+    if block == 0 or block >= hidden.shape[1]:
+        return cross_entropy(to_logits(hidden), *targets, smoothing, r_drop)
     # The parameters that `to_logits` closes over, as an argument with a gradient.
     to_logits, params = jax.closure_convert(to_logits, hidden[:, :block])
-    targets = split(labels), split(weights)
+    labels, weights = (split(x, block) for x in targets)  # [blocks, B, t]
 
     def loss(inputs: Any, labels: Array, weights: Array) -> tuple[Array, LossSums]:
-        params, hidden = inputs  # hidden [B, t, D]
+        params, hidden = inputs  # hidden [B, t, D], labels and weights [B, t]
         sums = cross_entropy(to_logits(hidden, *params), labels, weights, smoothing, r_drop)
         return sums.loss, sums
 
     @jax.custom_vjp
-    def all_blocks(params: Any, hidden: Array) -> LossSums:
+    def all_blocks(params: Any, hidden: Array) -> LossSums:  # hidden [blocks, B, t, D]
         def add(sums: LossSums, xs: Any) -> tuple[LossSums, None]:
             return jax.tree.map(jnp.add, sums, loss((params, xs[0]), *xs[1:])[1]), None
 
-        return jax.lax.scan(add, zero_sums(), (hidden, *targets))[0]
+        return jax.lax.scan(add, zero_sums(), (hidden, labels, weights))[0]
 
     def forward(params: Any, hidden: Array) -> tuple[LossSums, Any]:
         def add(total: Any, xs: Any) -> tuple[Any, Array]:
             (gradient, of_hidden), sums = jax.grad(loss, has_aux=True)((params, xs[0]), *xs[1:])
-            return jax.tree.map(jnp.add, total, (sums, gradient)), of_hidden
+            return jax.tree.map(jnp.add, total, (sums, gradient)), of_hidden  # [B, t, D]
 
         zeros = zero_sums(), jax.tree.map(jnp.zeros_like, params)
-        (sums, gradient), of_hidden = jax.lax.scan(add, zeros, (hidden, *targets))
-        return sums, (gradient, of_hidden)
+        (sums, gradient), of_hidden = jax.lax.scan(add, zeros, (hidden, labels, weights))
+        return sums, (gradient, of_hidden)  # of_hidden [blocks, B, t, D]
 
     def backward(gradients: Any, of_sums: LossSums) -> Any:
         return jax.tree.map(lambda x: x * of_sums.loss.astype(x.dtype), gradients)
 
     all_blocks.defvjp(forward, backward)
-    return all_blocks(params, split(hidden))
+    return all_blocks(params, split(hidden, block))
+
+
+def split(x: Float[Array, "B T ..."] | Int[Array, "B T"], block: int) -> Array:
+    """[B, T, …] → [blocks, B, t, …]; the last block is padded with 0."""
+    blocks = -(-x.shape[1] // block)
+    missing = blocks * block - x.shape[1]
+    x = jnp.pad(x, [(0, 0), (0, missing)] + [(0, 0)] * (x.ndim - 2))
+    return jnp.moveaxis(x.reshape(x.shape[0], blocks, block, *x.shape[2:]), 1, 0)

@@ -25,7 +25,7 @@ from seq2seq.data.batching.packing import Batch
 from seq2seq.model.encoder_decoder import EncoderDecoder, PairPositions
 from seq2seq.model.platforms import by_platform
 from seq2seq.runtime.devices import AXIS, replicated
-from seq2seq.training.loss import LossSums, blockwise_cross_entropy, zero_sums
+from seq2seq.training.loss import LossSums, Targets, blockwise_cross_entropy, zero_sums
 from seq2seq.training.parameters import init_params, merge_params, split_params
 
 
@@ -85,8 +85,8 @@ def loss_sums(
     has it: then these are the means of the sums of two passes with different dropout."""
     r_drop = 0.0 if key is None else config.r_drop
     if r_drop:
-        # ~id = −1 − id: ids of no other row, so the second half has dropout of its own.
-        ids = jnp.concatenate([batch.row_ids, ~batch.row_ids])
+        # Negative ids, of no other row, give the second half dropout of its own.
+        ids = jnp.concatenate([batch.row_ids, -1 - batch.row_ids])  # [2B]
         batch = jax.tree.map(lambda x: jnp.concatenate([x, x]), batch)._replace(row_ids=ids)
     variables = {"params": params}
     hidden: Any = model.apply(  # [B, T, D]
@@ -109,15 +109,10 @@ def loss_sums(
 
     weights = batch.loss_weights  # [B, T]
     if weights is None:
-        weights = (batch.target_segments > 0).astype(jnp.float32)
+        weights = (batch.target_segments > 0).astype(jnp.float32)  # [B, T]
+    targets = Targets(jnp.asarray(batch.labels), jnp.asarray(weights))
     sums = blockwise_cross_entropy(
-        hidden,
-        to_logits,
-        jnp.asarray(batch.labels),
-        jnp.asarray(weights),
-        config.label_smoothing,
-        config.loss_block,
-        r_drop,
+        hidden, to_logits, targets, config.label_smoothing, config.loss_block, r_drop
     )
     return jax.tree.map(lambda x: x / 2, sums) if r_drop else sums
 
@@ -149,13 +144,7 @@ def make_train_step(
         total, _ = jax.lax.scan(add_micro, zeros, batch)
         gradients, sums = jax.lax.psum(total, AXIS)  # sums over all tokens of the global batch
         count = jnp.maximum(sums.tokens, 1.0)  # avoids 0 / 0 for a batch of padding only
-        metrics = {
-            "loss": sums.loss / count,
-            "nll": sums.nll / count,
-            "accuracy": sums.correct / count,
-            "tokens": sums.tokens,
-            "gradient_norm": optax.global_norm(gradients) / count,
-        }
+        metrics = means(sums, count) | {"gradient_norm": optax.global_norm(gradients) / count}
 
         def updated(gradients: Any) -> TrainState:
             # Not g / count: XLA materialises a division but fuses a multiplication.
@@ -180,6 +169,16 @@ def make_train_step(
         return state._replace(step=state.step + 1), metrics
 
     return train_step
+
+
+def means(sums: LossSums, count: Array) -> Metrics:
+    """The metrics of these sums over `count` tokens."""
+    return {
+        "loss": sums.loss / count,
+        "nll": sums.nll / count,
+        "accuracy": sums.correct / count,
+        "tokens": sums.tokens,
+    }
 
 
 def moving_average(ema: Any, params: Any, step: Array, decay: float) -> Any:

@@ -112,7 +112,7 @@ def attention_scores(
     scaled = queries * queries.shape[-1] ** -0.5 if scale else queries
     scores = jnp.einsum(
         "bhtk,bhsk->bhts", scaled, keys, precision=precision, preferred_element_type=jnp.float32
-    )
+    )  # [B, H, T, S]
     if bias is not None:
         scores = scores + bias.astype(jnp.float32)
     return scores if mask is None else jnp.where(mask, scores, -jnp.inf)
@@ -131,8 +131,10 @@ def masked_softmax(blocks: Sequence[Float[Array, "... _"]]) -> list[Float[Array,
     )
     largest = jax.lax.stop_gradient(largest)  # [..., 1]
     largest = jnp.where(jnp.isfinite(largest), largest, 0.0)
-    exponentials = [jnp.exp(scores - largest) for scores in blocks]
-    total = reduce(jnp.add, [block.sum(axis=-1, keepdims=True) for block in exponentials])
+    exponentials = [jnp.exp(scores - largest) for scores in blocks]  # as blocks
+    total = reduce(
+        jnp.add, [block.sum(axis=-1, keepdims=True) for block in exponentials]
+    )  # [..., 1]
     return [block / jnp.where(total == 0.0, 1.0, total) for block in exponentials]
 
 
@@ -158,7 +160,8 @@ def project(
     """The projection of `x` into every head."""
     # A product of two matrices: for that with [D, H, K], XLA on a TPU chooses another layout than
     # that of the attention kernels, and copies.
-    joined = matmul(x, weight.reshape(len(weight), -1), None if bias is None else bias.reshape(-1))
+    joined_bias = None if bias is None else bias.reshape(-1)  # [H·K]
+    joined = matmul(x, weight.reshape(len(weight), -1), joined_bias)  # [B, T, H·K]
     return jnp.swapaxes(joined.reshape(*x.shape[:2], *weight.shape[1:]), 1, 2)
 
 

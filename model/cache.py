@@ -91,15 +91,16 @@ def extend_cache(cache: Cache, new: KeysValues, index: Int[Array, " B"]) -> Cach
     check_array("index", index, "integer", "B")
     check_shape("index", index, new.keys.shape[:1], "one for each row of the cache")
     broken = ~jnp.isfinite(new.values).all(axis=-1, keepdims=True)  # [B, H, N, 1]
+    # 2 × [B, H, N, K]
     new = KeysValues(jnp.where(broken, jnp.nan, new.keys), jnp.where(broken, 0, new.values))
-    blocks, first = [], 0
-    for block in cache.blocks:
+    blocks = []
+    for block, end in zip(cache.blocks, cache.ends, strict=True):
+        first = end - block.values.shape[2]
         write = partial(write_entries, block, new, index - first)
         blocks.append(by_platform(lambda choices: choices.cache_by_scatter, write))
-        first += block.values.shape[2]
-    # The last entry of any row: `attend_to_cache` reads the same blocks for all rows.
-    last = jnp.minimum(index.max() + new.values.shape[2], first) - 1
-    return Cache(tuple(blocks), last)
+    # `attend_to_cache` reads the same blocks for all rows: those of the row with the most entries.
+    most = index.max() + new.values.shape[2]
+    return Cache(tuple(blocks), jnp.minimum(most, cache.ends[-1]) - 1)
 
 
 @partial(jax.jit, static_argnums=3)  # one trace for all layers and blocks
@@ -113,7 +114,7 @@ def write_entries(
         number = jnp.arange(number_of_entries)
         rows, entries = jnp.arange(len(start))[:, None], start[:, None] + number  # [B, N]
         beyond = size + number_of_entries + number  # a negative index would count from the end
-        entries = jnp.where(entries < 0, beyond, entries)
+        entries = jnp.where(entries < 0, beyond, entries)  # [B, N]
         keys, values = jnp.swapaxes(new.keys, 1, 2), jnp.swapaxes(new.values, 1, 2)  # [B, N, H, K]
         return StoredKeysValues(
             block.keys.at[rows, :, :, entries].set(keys, unique_indices=True, mode="drop"),
@@ -124,8 +125,8 @@ def write_entries(
     number = jnp.arange(size) - start[:, None]  # [B, S]: which of the N belongs here
     for n in range(number_of_entries):
         here = (number == n)[:, None]  # [B, 1, S]
-        keys = jnp.where(here[:, :, None], new_keys[..., n : n + 1], keys)
-        values = jnp.where(here[..., None], new.values[:, :, n : n + 1], values)
+        keys = jnp.where(here[:, :, None], new_keys[..., n : n + 1], keys)  # [B, H, K, S]
+        values = jnp.where(here[..., None], new.values[:, :, n : n + 1], values)  # [B, H, S, K]
     return StoredKeysValues(keys, values)
 
 
@@ -178,7 +179,7 @@ def blockwise_attention(
     A block that `mask` hides from a query adds exact zeros (`masked_softmax`). So the output for a
     query has the same bits with and without further blocks that are hidden from it.
     """
-    check_attention(queries, *blocks[0], None)
+    check_attention(queries, blocks[0].keys, blocks[0].values, None)
     ends = np.cumsum([block.keys.shape[2] for block in blocks])
     shape = *queries.shape[:3], int(ends[-1])
     check_mask(mask, shape)

@@ -307,23 +307,28 @@ CHOICES: dict[str, tuple[str, ...]] = {
 def num_parameters(config: ModelConfig) -> int:
     """The number of parameters, in closed form."""
     layers = num_transformer_parameters if config.kind == "transformer" else num_rnn_parameters
-    embeddings = config.target_vocab_size * (1 + config.has_output_table)
-    embeddings += config.source_vocab_size * (not config.shares_inputs)
+    rows = config.target_vocab_size
+    if config.has_output_table:
+        rows += config.target_vocab_size
+    if not config.shares_inputs:
+        rows += config.source_vocab_size
     output_bias = config.target_vocab_size if config.output_bias else 0
-    return layers(config) + embeddings * config.d_model + output_bias
+    return layers(config) + rows * config.d_model + output_bias
 
 
 def num_transformer_parameters(config: ModelConfig) -> int:
     """The number of parameters without embeddings and output bias."""
     d, f, heads = config.d_model, config.d_ff, config.num_heads * config.head_size
     attention = 4 * d * heads + (3 * heads + d if config.attention_bias else 0)
-    feed_forward = (2 + config.gated_feed_forward) * d * f + (f + d) * config.feed_forward_bias
+    feed_forward = (3 if config.gated_feed_forward else 2) * d * f
+    feed_forward += f + d if config.feed_forward_bias else 0
     norm = d if config.norm_function == "rms" else 2 * d
     encoder = config.num_layers * (attention + feed_forward + 2 * norm)
     decoder = config.decoder_layers * (2 * attention + feed_forward + 3 * norm)
-    other_norms = 2 * norm * ((config.norm == "pre") + config.embedding_norm)
+    final_norm = norm if config.norm == "pre" else 0
+    embedding_norm = norm if config.embedding_norm else 0
     positions = POSITION_RULES[config.positions].num_parameters(config)
-    return encoder + decoder + other_norms + positions
+    return encoder + decoder + 2 * (final_norm + embedding_norm) + positions
 
 
 def num_rnn_parameters(config: ModelConfig) -> int:

@@ -66,7 +66,7 @@ def fits_kernels(
 ) -> bool:
     """Whether the axes fill whole tiles, the scores fit, and all heads have the same mask."""
     (_, heads, t, k), s = queries.shape, keys.shape[2]
-    tiles = t % LANES == s % LANES == LANES % k == heads * k % LANES == 0
+    tiles = not (t % LANES or s % LANES or LANES % k or heads * k % LANES)
     fits = query_block(t, s) > 0 and s * keys.dtype.itemsize <= MAX_LANE_BYTES
     return tiles and fits and (mask is None or mask.shape[1] == 1)
 
@@ -86,12 +86,13 @@ def fused_attention(
     """The output of `dot_product_attention` for arguments that `fits_kernels` accepts."""
     (b, _, t, _), s = queries.shape, keys.shape[2]
     mask = jnp.ones((1, 1, 1, 1), bool) if mask is None else mask
-    allowed = jnp.broadcast_to(mask[:, 0].astype(jnp.int8), (b, t, s))
+    allowed = jnp.broadcast_to(mask[:, 0].astype(jnp.int8), (b, t, s))  # [B, T, S]
 
     def join_heads(x: Float[Array, "B H _ K"]) -> Float[Array, "B _ W"]:
         return jnp.swapaxes(x, 1, 2).reshape(b, x.shape[2], -1)
 
-    output = attention_by_kernels(settings, allowed, *map(join_heads, (queries, keys, values)))
+    joined = map(join_heads, (queries, keys, values))
+    output = attention_by_kernels(settings, allowed, *joined)  # [B, T, W]
     return jnp.swapaxes(output.reshape(b, t, -1, settings.head_width), 1, 2)
 
 

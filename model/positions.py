@@ -34,11 +34,11 @@ def sinusoidal_positions(
     check_choice("layout", layout, CHOICES["sinusoid_layout"])
     if d_model % 2:
         raise ValueError(f"d_model must be even; got {d_model}")
-    fairseq = layout == "fairseq"
-    if fairseq and d_model < 4:
+    if layout == "fairseq" and d_model < 4:
         raise ValueError(f"d_model must be at least 4 for the layout of fairseq; got {d_model}")
-    frequencies = 10000.0 ** (-np.arange(0, d_model, 2) / (d_model - 2 * fairseq))
-    angles = (np.arange(length) + 2 * fairseq)[:, None] * frequencies
+    difference = 2 if layout == "fairseq" else 0
+    frequencies = 10000.0 ** (-np.arange(0, d_model, 2) / (d_model - difference))  # [D/2]
+    angles = (np.arange(length) + difference)[:, None] * frequencies  # [T, D/2]
     axis = -1 if layout == "interleaved" else 1
     table = np.stack([np.sin(angles), np.cos(angles)], axis=axis).reshape(length, d_model)
     return table.astype(np.float32)
@@ -52,16 +52,16 @@ def rotate(x: Float[Array, "B H T K"], positions: Int[Array, "B T"]) -> Float[Ar
     if x.shape[-1] % 2:
         raise ValueError(f"x must have an even last axis K; got shape {x.shape}")
     half = x.shape[-1] // 2
-    frequencies = 10000.0 ** (-np.arange(half, dtype=np.float32) / half)
+    frequencies = 10000.0 ** (-np.arange(half, dtype=np.float32) / half)  # [K/2]
     angles = positions[:, None, :, None].astype(jnp.float32) * frequencies  # [B, 1, T, K/2]
-    rotation = jnp.concatenate([jnp.sin(angles), jnp.cos(angles)], axis=-1)
+    rotation = jnp.concatenate([jnp.sin(angles), jnp.cos(angles)], axis=-1)  # [B, 1, T, K]
     # The product is exact. Without it, XLA on a CPU computes the sines in the loop that rotates,
     # again for each head, query, key and gradient of each layer.
     rotation = jnp.matmul(rotation, np.eye(2 * half, dtype=np.float32), precision="highest")
-    sin, cos = jnp.split(rotation, 2, axis=-1)
-    first, second = jnp.split(x.astype(jnp.float32), 2, axis=-1)
+    sin, cos = jnp.split(rotation, 2, axis=-1)  # [B, 1, T, K/2]
+    first, second = jnp.split(x.astype(jnp.float32), 2, axis=-1)  # [B, H, T, K/2]
     rotated = jnp.concatenate([first * cos - second * sin, second * cos + first * sin], axis=-1)
-    return rotated.astype(x.dtype)
+    return rotated.astype(x.dtype)  # [B, H, T, K]
 
 
 def relative_rows(
@@ -76,13 +76,13 @@ def relative_rows(
     the second half of the table, or, with `past_only`, the row of distance 0.
     """
     if past_only:
-        first, distance = np.zeros_like(distances), np.maximum(-distances, 0)
+        first, distance = np.zeros_like(distances), np.maximum(-distances, 0)  # [L]
     else:
-        rows //= 2
-        first, distance = rows * (distances > 0), np.abs(distances)
+        rows //= 2  # in each direction
+        first, distance = np.where(distances > 0, rows, 0), np.abs(distances)  # [L]
     exact = rows // 2
-    growth = np.log(np.maximum(distance, exact) / exact) / np.log(longest / exact)
-    shared = exact + (growth * (rows - exact)).astype(int)
+    growth = np.log(np.maximum(distance, exact) / exact) / np.log(longest / exact)  # [L], from 0
+    shared = exact + (growth * (rows - exact)).astype(int)  # [L]
     return first + np.where(distance < exact, distance, np.minimum(shared, rows - 1))
 
 
@@ -90,7 +90,7 @@ def alibi_slopes(heads: int) -> Float[np.ndarray, " H"]:
     """2^(−8i/H) for the heads i = 1 … H if H is a power of two (Press et al. 2022, section 3);
     otherwise those of the power below it, then every other one of the power above it (the authors'
     code)."""
-    below = 1 << heads.bit_length() - 1
+    below = 1 << heads.bit_length() - 1  # the power of two below or at the number of heads
     slopes = 2.0 ** (-8 / below * np.arange(1, below + 1))
     between = 2.0 ** (-4 / below * np.arange(1, 2 * below, 2))
     return np.concatenate([slopes, between])[:heads].astype(np.float32)
@@ -104,7 +104,7 @@ def between_all(by_distance: Float[Array, "H L"]) -> Float[Array, "1 H T T"]:
     """
     heads, length = by_distance.shape[0], by_distance.shape[1] // 2 + 1
     copies = jnp.tile(jnp.pad(by_distance, ((0, 0), (0, 1))), length)  # [H, T·2T]
-    rows = copies[:, :-length].reshape(heads, length, 2 * length - 1)
+    rows = copies[:, :-length].reshape(heads, length, 2 * length - 1)  # [H, T, 2T − 1]
     return rows[None, :, :, length - 1 :]
 
 
@@ -114,7 +114,8 @@ def between_steps(
     """The value for the query at step t and each entry i of a cache, which is of step i // N."""
     steps = by_distance.shape[1] // 2 + 1
     row = partial(jax.lax.dynamic_slice_in_dim, by_distance, slice_size=steps, axis=1)
-    return jnp.repeat(jax.vmap(row)(steps - 1 - t), beams, axis=-1)[:, :, None]
+    by_step = jax.vmap(row)(steps - 1 - t)  # [B, H, steps]
+    return jnp.repeat(by_step, beams, axis=-1)[:, :, None]
 
 
 class Positions(nn.Module):

@@ -67,10 +67,10 @@ def additive_attention(
     check_mask(mask, (b, n, s), "B N S")
     sums = matmul(queries, params.query)[:, :, None] + keys[:, None]  # [B, N, S, D]
     scores = matmul(jnp.tanh(sums), params.score).astype(jnp.float32)  # [B, N, S]
-    (weights,) = masked_softmax([jnp.where(mask, scores, -jnp.inf)])
+    (weights,) = masked_softmax([jnp.where(mask, scores, -jnp.inf)])  # [B, N, S]
     precision = activations_precision(params.query)
     context = jnp.einsum("bns,bsd->bnd", weights.astype(values.dtype), values, precision=precision)
-    return context, weights
+    return context, weights  # [B, N, D], [B, N, S]
 
 
 def context_vectors(
@@ -85,16 +85,16 @@ def context_vectors(
     taken at the first token.
     """
     same_segment = target_segments[:, :, None] == source_segments[:, None]  # [B, T, S]
-    index = jnp.arange(states.shape[1])
+    index = jnp.arange(states.shape[1])  # [S]
     last = jnp.where(same_segment, index, 0).max(axis=2)[..., None]  # [B, T, 1]
     if not both_directions:
         return jnp.take_along_axis(states, last, axis=1)
     first = jnp.where(same_segment, index, index[-1]).min(axis=2)[..., None]  # [B, T, 1]
-    forward, backward = jnp.split(states, 2, axis=-1)
+    forward, backward = jnp.split(states, 2, axis=-1)  # 2 × [B, S, D/2]
     halves = [
         jnp.take_along_axis(forward, last, axis=1),
         jnp.take_along_axis(backward, first, axis=1),
-    ]
+    ]  # 2 × [B, T, D/2]
     return jnp.concatenate(halves, axis=-1)
 
 
@@ -119,8 +119,9 @@ def decoder_cell(
         return gru_cell(params.gru, projected, state), None, None
     if keys_values is None or mask is None:
         raise TypeError("a decoder layer with attention needs keys_values and mask; got None")
-    context, weights = additive_attention(params.attention, state, *keys_values, mask)
-    projected = projected + matmul(context, params.context)
+    keys, values = keys_values
+    context, weights = additive_attention(params.attention, state, keys, values, mask)
+    projected = projected + matmul(context, params.context)  # [B, N, 3, D]
     return gru_cell(params.gru, projected, state), context, weights
 
 
@@ -345,7 +346,8 @@ class Rnn(EncoderDecoder):
         """`hidden` above the encoder's states."""
         both_directions = self.config.attends
         context = context_vectors(states, source_segments, target_segments, both_directions)
-        x, keys_values = self.target_embedding(target), self.decoder.keys_values(states)
+        x = self.target_embedding(target)  # [B, T, D]
+        keys_values = self.decoder.keys_values(states)
         mask = segment_mask(target_segments, source_segments)[:, 0]  # [B, T, S]
         return self.decoder(x, target_segments, context, keys_values, mask, row_ids)
 
@@ -369,7 +371,8 @@ class Rnn(EncoderDecoder):
     ) -> tuple[Float[Array, "B N V"], DecoderState]:
         """See EncoderDecoder. The caches are the states of each layer, reordered by `parents`; at
         t = 0 they are replaced by the initial states."""
-        memory, mask, starts = state.memory, None, (t == 0)[:, None, None]
+        memory, mask = state.memory, None
+        starts = (t == 0)[:, None, None]  # [B, 1, 1]
         if memory.keys_values is not None:
             source_length = memory.keys_values.keys.shape[1]
             mask = (jnp.arange(source_length) < state.lengths[:, None])[:, None]  # [B, 1, S]
@@ -381,8 +384,8 @@ class Rnn(EncoderDecoder):
             )
             for layer, layer_state in enumerate(state.caches)
         )
-        x = self.target_embedding(tokens)
-        hidden, states = self.decoder.step(x, states, memory.keys_values, mask)
+        x = self.target_embedding(tokens)  # [B, N, D]
+        hidden, states = self.decoder.step(x, states, memory.keys_values, mask)  # [B, N, D]
         return self.logits(hidden), state._replace(caches=states)
 
     @nn.nowrap

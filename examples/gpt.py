@@ -33,14 +33,14 @@ class GPT(nn.Module):
     def __call__(self, tokens):
         """Logits [B, T, V] of the token after each one."""
         x, mask = self.embedding(tokens), causal_mask(tokens.shape[1])
-        return self.embedding.logits(self.stack(x, mask, default_positions(tokens))[0])
+        return self.embedding.to_logits(self.stack(x, mask, default_positions(tokens))[0])
 
     def step(self, tokens, caches, t, parents, ancestry):
         """One token of each of N hypotheses: a step of `beam_search`."""
         x, mask = self.embedding(tokens), ancestry_mask(ancestry)
         positions = jnp.broadcast_to(t[:, None], tokens.shape)
         x, caches = self.stack(x, mask, positions, caches=caches)
-        return self.embedding.logits(x), caches
+        return self.embedding.to_logits(x), caches
 
 
 def main() -> float:

@@ -67,7 +67,7 @@ def stored(new: KeysValues) -> StoredKeysValues:
     return StoredKeysValues(jnp.swapaxes(new.keys, 2, 3), new.values)
 
 
-def empty_memory(config: ModelConfig, rows: int, entries: int) -> tuple[StoredKeysValues, ...]:
+def empty_keys_values(config: ModelConfig, rows: int, entries: int) -> tuple[StoredKeysValues, ...]:
     """Space for `entries` keys and values in every decoder layer."""
     zeros = jnp.zeros((rows, config.num_heads, entries, config.head_size), config.values_dtype)
     return (stored(KeysValues(zeros, zeros)),) * config.decoder_layers
@@ -77,7 +77,7 @@ def empty_caches(config: ModelConfig, rows: int, steps: int, beams: int = 1) -> 
     """Space for `beams` keys and values of each step in every decoder layer."""
     size = max(-(-steps // MAX_BLOCKS), MIN_STEPS)
     sizes = [min(size, steps - start) for start in range(0, steps, size)]
-    blocks = [empty_memory(config, rows, size * beams) for size in sizes]
+    blocks = [empty_keys_values(config, rows, size * beams) for size in sizes]
     return tuple(Cache(layer, jnp.array(0)) for layer in zip(*blocks, strict=True))
 
 

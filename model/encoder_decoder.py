@@ -26,7 +26,7 @@ class PairPositions(NamedTuple):
 class DecoderState(NamedTuple):
     """The state of one model in a search; the axis B of each array is that of the lanes."""
 
-    memory: Any  # `EncoderDecoder.memory` of the sentence in each lane
+    memory: Any  # of the sentence in each lane
     lengths: Int[Array, " B"]  # of the sources
     caches: Any  # `EncoderDecoder.empty_caches` with what the steps have written
 
@@ -34,13 +34,12 @@ class DecoderState(NamedTuple):
 class EncoderDecoder(nn.Module):
     """Owns the embeddings, shared as `tied_embeddings` says, and computes logits.
 
-    A subclass defines `encode` and `hidden` for teacher forcing, and `step` and `empty_caches` for
-    a search. A search calls
-    1. `encode_for_search` for the next sources of the queue, a batch at a time,
-    2. `memory` when a sentence enters a lane: each step reads it,
-    3. `step` for the newest token of all hypotheses.
-    The methods `empty_…` allocate what these write. They read the config only, so they need no
-    parameters.
+    A subclass defines `hidden` for teacher forcing, and `encode`, `step` and `empty_caches` for a
+    search. A search has three kinds of arrays, all of which begin with an axis of sentences:
+    1. encoded: what `encode` returns for the next sources of the queue, a batch at a time,
+    2. memory: what `memory` returns for a sentence that enters a lane; each step reads it,
+    3. caches: what `step` writes for the newest token of all hypotheses and reads again.
+    The methods `empty_…` allocate them. They read the config only, so they need no parameters.
 
     Dropout is applied if and only if `apply` is called with `rngs={"dropout": key}`.
     """
@@ -73,8 +72,9 @@ class EncoderDecoder(nn.Module):
         segments: Int[Array, "B S"],
         positions: Int[Array, "B S"] | None = None,
         row_ids: Int[Array, " B"] | None = None,
-    ) -> Float[Array, "B S D"]:
-        """The encoder's output for the source. Segment 0 is padding."""
+    ) -> Any:
+        """What the decoder needs of a source: the encoder's output [B, S, D] of a Transformer.
+        Segment 0 is padding."""
         raise NotImplementedError
 
     def hidden(
@@ -86,7 +86,7 @@ class EncoderDecoder(nn.Module):
         positions: PairPositions | None = None,
         row_ids: Int[Array, " B"] | None = None,
     ) -> Float[Array, "B T D"]:
-        """The decoder's output for each target position, before `logits` (teacher forcing).
+        """The decoder's output for each target position, before `to_logits` (teacher forcing).
 
         `target` is the decoder's input: the start token, then the target without its end token
         (`shift_right` of model/target_shift.py).
@@ -94,14 +94,14 @@ class EncoderDecoder(nn.Module):
         """
         raise NotImplementedError
 
-    def logits(
+    def to_logits(
         self, hidden: Float[Array, "... D"], dtype: str = "float32"
     ) -> Float[Array, "... V"]:
         """Unnormalised log-probabilities of the next token, in `dtype`."""
         hidden = hidden.astype(dtype)
         if self.config.scale_logits:
             hidden = hidden * jnp.asarray(self.config.d_model**-0.5, dtype)
-        return self.output_embedding.logits(
+        return self.output_embedding.to_logits(
             hidden, self.output_bias if self.config.output_bias else None
         )
 
@@ -114,18 +114,14 @@ class EncoderDecoder(nn.Module):
         positions: PairPositions | None = None,
         row_ids: Int[Array, " B"] | None = None,
     ) -> Float[Array, "B T V"]:
-        """`logits` of `hidden`: those at [b, t] predict the token after target[b, t]."""
+        """`to_logits` of `hidden`: those at [b, t] predict the token after target[b, t]."""
         segments = source_segments, target_segments
-        return self.logits(self.hidden(source, target, *segments, positions, row_ids))
+        return self.to_logits(self.hidden(source, target, *segments, positions, row_ids))
 
     # Search.
 
-    def encode_for_search(self, source: Int[Array, "B S"], segments: Int[Array, "B S"]) -> Any:
-        """What is kept of a source until a lane takes it: arrays that begin with B."""
-        return self.encode(source, segments)
-
     def memory(self, encoded: Any) -> Any:
-        """What each step reads of a source, from `encode_for_search`: arrays that begin with B."""
+        """What each step reads of a source, from what `encode` returns."""
         return encoded
 
     def step(
@@ -146,16 +142,16 @@ class EncoderDecoder(nn.Module):
 
     @nn.nowrap
     def empty_encoded(self, sentences: int, source_length: int) -> Any:
-        """Space for the results of `encode_for_search`."""
+        """Space for what `encode` returns."""
         shape = sentences, source_length, self.config.d_model
         return jnp.zeros(shape, self.config.values_dtype)
 
     @nn.nowrap
     def empty_memory(self, lanes: int, source_length: int) -> Any:
-        """Space for the results of `memory`."""
+        """Space for what `memory` returns."""
         return self.empty_encoded(lanes, source_length)
 
     @nn.nowrap
     def empty_caches(self, lanes: int, steps: int, beams: int) -> Any:
-        """The caches of a search before the first step: arrays that begin with B."""
+        """Space for what `step` writes."""
         raise NotImplementedError

@@ -210,10 +210,10 @@ class FeedForward(nn.Module):
 
 
 class Embedding(nn.Module):
-    """Owns a table [V, D]; `__call__` embeds ids, `logits` projects to the vocabulary (tied).
+    """Owns a table [V, D]; `__call__` embeds ids, `to_logits` projects to the vocabulary (tied).
 
-    `logits` reads the table of `inference_variables` if there is one. Its columns beyond D are the
-    bias. If the parameters lack the table, ids are looked up in that one too.
+    `to_logits` reads the table of `inference_variables` if there is one. Its columns beyond D are
+    the bias. If the parameters lack the table, ids are looked up in that one too.
     """
 
     config: ModelConfig
@@ -230,7 +230,7 @@ class Embedding(nn.Module):
     def __call__(self, ids: Int[Array, "B T"]) -> Float[Array, "B T D"]:
         return embed(self.table, ids, self.config.scale_embeddings, self.config.values_dtype)
 
-    def logits(
+    def to_logits(
         self, x: Float[Array, "... D"], bias: Float[Array, " V"] | None = None
     ) -> Float[Array, "... V"]:
         if not self.has_variable("inference", "table"):

@@ -312,14 +312,13 @@ class Rnn(EncoderDecoder):
         self.encoder = RnnEncoder(self.config)
         self.decoder = RnnDecoder(self.config)
 
-    def encode(
+    def states(
         self,
         source: Int[Array, "B S"],
         segments: Int[Array, "B S"],
-        positions: Int[Array, "B S"] | None = None,
         row_ids: Int[Array, " B"] | None = None,
     ) -> Float[Array, "B S D"]:
-        """See EncoderDecoder. Positions are ignored: segments determine the states."""
+        """The encoder's output. Segments determine it, so there are no positions."""
         return self.encoder(self.source_embedding(source), segments, row_ids)
 
     def hidden(
@@ -332,7 +331,7 @@ class Rnn(EncoderDecoder):
         row_ids: Int[Array, " B"] | None = None,
     ) -> Float[Array, "B T D"]:
         """See EncoderDecoder. Positions are ignored."""
-        states = self.encode(source, source_segments, row_ids=row_ids)
+        states = self.states(source, source_segments, row_ids)
         return self.decode(states, source_segments, target, target_segments, row_ids)
 
     def decode(
@@ -351,11 +350,15 @@ class Rnn(EncoderDecoder):
         mask = segment_mask(target_segments, source_segments)[:, 0]  # [B, T, S]
         return self.decoder(x, target_segments, context, keys_values, mask, row_ids)
 
-    def encode_for_search(
-        self, source: Int[Array, "B S"], segments: Int[Array, "B S"]
+    def encode(
+        self,
+        source: Int[Array, "B S"],
+        segments: Int[Array, "B S"],
+        positions: Int[Array, "B S"] | None = None,
+        row_ids: Int[Array, " B"] | None = None,
     ) -> RnnMemory:
-        """See EncoderDecoder. `segments` are 1, and 0 for padding."""
-        states = self.encode(source, segments)
+        """See EncoderDecoder. It is the memory. `segments` are 1, and 0 for padding."""
+        states = self.states(source, segments, row_ids)
         both_directions, one_target = self.config.attends, jnp.ones_like(segments[:, :1])
         context = context_vectors(states, segments, one_target, both_directions)  # [B, 1, D]
         initial = self.decoder.initial_states(context)[:, 0]
@@ -386,7 +389,7 @@ class Rnn(EncoderDecoder):
         )
         x = self.target_embedding(tokens)  # [B, N, D]
         hidden, states = self.decoder.step(x, states, memory.keys_values, mask)  # [B, N, D]
-        return self.logits(hidden), state._replace(caches=states)
+        return self.to_logits(hidden), state._replace(caches=states)
 
     @nn.nowrap
     def empty_encoded(self, sentences: int, source_length: int) -> RnnMemory:

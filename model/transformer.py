@@ -29,7 +29,7 @@ from .cache import (
     ancestry_mask,
     attend_to_cache,
     empty_caches,
-    empty_memory,
+    empty_keys_values,
     extend_cache,
     stored,
 )
@@ -302,12 +302,12 @@ class Transformer(EncoderDecoder):
         positions = jnp.broadcast_to(t[:, None], tokens.shape)  # [B, N]
         x = self.target_embedding(tokens)  # [B, N, D]
         x, caches = self.decoder(x, mask, positions, memory, state.caches)  # [B, N, D]
-        return self.logits(x), state._replace(caches=caches)
+        return self.to_logits(x), state._replace(caches=caches)
 
     @nn.nowrap
     def empty_memory(self, lanes: int, source_length: int) -> tuple[StoredKeysValues, ...]:
         """See EncoderDecoder."""
-        return empty_memory(self.config, lanes, source_length)
+        return empty_keys_values(self.config, lanes, source_length)
 
     @nn.nowrap
     def empty_caches(self, lanes: int, steps: int, beams: int) -> tuple[Cache, ...]:

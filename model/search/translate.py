@@ -42,7 +42,7 @@ class Encoded(NamedTuple):
     queue has at most B).
     """
 
-    outputs: tuple[Any, ...]  # `EncoderDecoder.encode_for_search` of each model
+    outputs: tuple[Any, ...]  # `EncoderDecoder.encode` of each model
     sentences: Int[Array, ""]  # number of those encoded until now
 
 
@@ -219,7 +219,7 @@ def encode_next(
 def encode_sources(
     model: EncoderDecoder, variables: Any, source: Int[Array, "B S"], lengths: Int[Array, " B"]
 ) -> Any:
-    """`EncoderDecoder.encode_for_search`, for as many sentences at a time as the platform suits."""
+    """`EncoderDecoder.encode`, for as many sentences at a time as the platform suits."""
     lanes, length = source.shape
 
     def batch(choices: Choices) -> int:
@@ -235,16 +235,14 @@ def encode_batches(
     lengths: Int[Array, " B"],
     batch: int,
 ) -> Any:
-    """`EncoderDecoder.encode_for_search`, for `batch` sentences at a time."""
+    """`EncoderDecoder.encode`, for `batch` sentences at a time."""
     sentences, length = source.shape
 
     def encode(i: Array, encoded: Any) -> Any:
         start = jnp.minimum(i * batch, sentences - batch)
         cut = partial(jax.lax.dynamic_slice_in_dim, start_index=start, slice_size=batch)
         segments = jnp.arange(length) < cut(lengths)[:, None]  # [batch, S]
-        new = model.apply(
-            variables, cut(source), segments.astype(jnp.int32), method="encode_for_search"
-        )
+        new = model.apply(variables, cut(source), segments.astype(jnp.int32), method="encode")
         write = partial(jax.lax.dynamic_update_slice_in_dim, start_index=start, axis=0)
         return jax.tree.map(write, encoded, new)
 

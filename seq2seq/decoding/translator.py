@@ -230,8 +230,8 @@ class Translator:
         if ahead < 1:
             raise ValueError(f"ahead must be at least 1, got {ahead}")
         window = max(1, ahead // 2)  # while one is translated, the next one is read
-        results = partial(self.results, annotate=annotate, window=window)
-        return in_order_with_room(results, items, first, ahead)
+        compute = partial(self.numbered_translations, annotate=annotate, window=window)
+        return in_order_with_room(compute, items, first, ahead)
 
     @property
     def can_align(self) -> bool:
@@ -268,7 +268,7 @@ class Translator:
             pair = pair._replace(target=[*translation.hypotheses[0].ids, end])
         return attention_of(self.engine, model, pair, tokenizers)
 
-    def results(
+    def numbered_translations(
         self,
         lines: Iterable[tuple[int, str | Item]],
         annotate: bool = False,
@@ -339,10 +339,10 @@ class Translator:
         items = (
             Item(source, "", target=target) for source, target in map(as_pair, enumerate(pairs))
         )
-        with closing(self.scores(enumerate(items))) as groups:
+        with closing(self.numbered_scores(enumerate(items))) as groups:
             yield from in_order(groups)
 
-    def scores(
+    def numbered_scores(
         self, lines: Iterable[tuple[int, Item]]
     ) -> Generator[dict[int, Translation], None, None]:
         """`score` of numbered items and their targets, by number, as the compiled calls end."""

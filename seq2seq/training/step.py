@@ -105,7 +105,7 @@ def loss_sums(
     dtype = "float32" if key is None else model.config.values_dtype
 
     def to_logits(x: Array) -> Any:  # [B, t, D] → [B, t, V], for t of the T positions
-        return model.apply(variables, x, dtype, method="logits")
+        return model.apply(variables, x, dtype, method="to_logits")
 
     weights = batch.loss_weights  # [B, T]
     if weights is None:

@@ -20,7 +20,7 @@ from benchmarks.parts.operations import search_loop, type_bytes
 from benchmarks.parts.peers import missing_packages, torch_transformer
 from benchmarks.parts.results import Results
 from seq2seq.compilation.report import product_flops
-from seq2seq.model.cache import empty_memory
+from seq2seq.model.cache import empty_keys_values
 from seq2seq.model.search.arguments import SearchOptions, Targets
 from seq2seq.model.search.beam_search import Queue, beam_search
 from seq2seq.model.transformer import Transformer
@@ -80,7 +80,7 @@ def test_the_bytes_of_a_step_are_those_of_the_arrays_that_it_reads(config):
     assert bytes_read.output_matrix == table.size * (2 if narrow else 4) + bias
 
     def allocated(slots):
-        return sum(x.nbytes for x in jax.tree.leaves(empty_memory(config, lanes, slots)))
+        return sum(x.nbytes for x in jax.tree.leaves(empty_keys_values(config, lanes, slots)))
 
     assert bytes_read.memory == allocated(source)
     assert bytes_read.cache == allocated(slots * beams)

@@ -90,7 +90,9 @@ def test_lines_with_languages_of_their_own_equal_jobs_of_one_language(run, trans
 def test_a_given_target_is_scored_with_the_tokens_around_texts(translator):
     target = translator.target_tokenizer
     items = [Item("ein Hund", "", target="Hunde", target_language="eng_Latn")]
-    ((translation,),) = (group.values() for group in translator.scores(enumerate(items)) if group)
+    ((translation,),) = (
+        group.values() for group in translator.numbered_scores(enumerate(items)) if group
+    )
     (pair,) = translator.forcing.pairs(list(enumerate(items)))
     encode = translator.source_tokenizer.encode
     assert pair.source == [ENG, *encode("ein Hund"), 2, 1] and pair.after == 1
@@ -99,7 +101,7 @@ def test_a_given_target_is_scored_with_the_tokens_around_texts(translator):
     by_ids = translator.forcing.pair(pair.source[:-2], pair.target[:-1], 2, after=(1,))
     assert by_ids == pair and scored.log_probs[:2] == [0, 0]
     short = [translator.forcing.pair([i], [i, 1, 5], after=(1,)) for i in range(4, 20)]
-    for group in translator.forcing.scores(short):  # never to the end token or after it
+    for group in translator.forcing.scored(short):  # never to the end token or after it
         assert all({i for i, _ in result.links} == {0} for result in group.values())
     weights = translator.attention("ein Hund", "Hunde")
     assert weights.source == scored.source_tokens

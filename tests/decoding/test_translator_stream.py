@@ -64,7 +64,7 @@ def test_lines_before_an_error_of_the_input_are_translated_first(echo):
 def test_results_have_the_numbers_of_their_lines(echo):
     lines = {7: "eins", 3: "", 900: "zwei drei", 5: "vier"}
     results = {}
-    for group in echo[0].results(lines.items()):
+    for group in echo[0].numbered_translations(lines.items()):
         results |= {number: translation.text for number, translation in group.items()}
     assert results == lines
 

@@ -63,7 +63,7 @@ def test_the_values_are_those_of_the_original_parameters_and_no_weight_is_cast(n
     @jax.jit
     def run(variables):
         hidden = model.apply(variables, *inputs, method="hidden")
-        return hidden, model.apply(variables, hidden, method="logits")
+        return hidden, model.apply(variables, hidden, method="to_logits")
 
     programs = [run.lower(x) for x in (converted, variables)]
     (hidden, logits), (same_hidden, expected) = (
@@ -153,7 +153,7 @@ def test_a_bias_in_the_table_is_added_with_16_bits(name, dtype):
     table = "output_embedding" if name == "gated" else "target_embedding"
     shape = converted["inference"][table]["table"].shape
     assert shape == (len(bias), model.config.d_model + 2)
-    run = jax.jit(partial(model.apply, method="logits"))
+    run = jax.jit(partial(model.apply, method="to_logits"))
     hidden = np.random.default_rng(0).normal(size=(2, 3, model.config.d_model))
     hidden = jnp.asarray(hidden.astype(jnp.dtype(model.config.values_dtype)))
     logits, expected = jax.device_get((run(converted, hidden), run({"params": params}, hidden)))

@@ -146,7 +146,7 @@ def test_modules_equal_their_functions_bit_for_bit():
             embedding,
             {"table": table},
             (x, bias),
-            "logits",
+            "to_logits",
             lambda x, bias: vocabulary_logits(x, table, bias),
         ),
     ]

@@ -112,7 +112,7 @@ def test_tying_shares_the_tables_it_names(tied, tables):
     def gradients(variables):
         with nn.intercept_methods(without_layers):
             hidden = model.apply(variables, source, target, ones, ones, method="hidden")
-        logits = model.apply(variables, jnp.ones((1, 1, 30)), method="logits")
+        logits = model.apply(variables, jnp.ones((1, 1, 30)), method="to_logits")
         return jnp.stack([(hidden**3).sum(), (logits**2).sum()])
 
     gradient = jax.device_get(gradients(variables_of(config)))["params"]
@@ -191,7 +191,7 @@ def test_parameters_and_logits_are_float32_for_every_dtype(dtype):
 
     def run(variables):
         hidden = model.apply(variables, *BATCH, method="hidden")
-        return hidden, model.apply(variables, hidden, method="logits")
+        return hidden, model.apply(variables, hidden, method="to_logits")
 
     hidden, logits = jax.eval_shape(run, {"params": params})
     assert (hidden.dtype, logits.dtype) == (config.values_dtype, jnp.float32)

@@ -154,7 +154,7 @@ def test_the_encoder_equals_torch_nn_gru_with_copied_weights(kind):
     table = np.array(params["source_embedding"]["table"])
     with torch.no_grad():
         expected, _ = theirs(torch.tensor(table[source] * D**0.5))
-    encoded = jitted(config, "encode")(source, jnp.ones_like(source))
+    encoded = jitted(config, "states")(source, jnp.ones_like(source))
     np.testing.assert_allclose(encoded, expected.numpy(), rtol=1e-4, atol=1e-5)
 
 
@@ -176,7 +176,7 @@ def decoded(kind):
         outputs = model.apply(variables, *inputs, method="decode")
         return (outputs[0, start : start + TARGET_LENGTHS[1]] ** 2).sum(), outputs
 
-    states = np.array(jitted(config, "encode")(source, segments[0]))
+    states = np.array(jitted(config, "states")(source, segments[0]))
     return states, lambda states: jax.device_get(run(states))
 
 
@@ -210,7 +210,7 @@ def test_stepping_equals_teacher_forcing_for_any_parents(kind, dtype):
 
     @jax.jit
     def stepping(variables, source, segments):
-        encoded = model.apply(variables, source, segments, method="encode_for_search")
+        encoded = model.apply(variables, source, segments, method="encode")
         memory = model.apply(variables, encoded, method="memory")
         stale = (jnp.full((SENTENCES, BEAMS, D), 7.0, config.values_dtype),) * 2
         ancestry = jnp.full((SENTENCES, BEAMS, STEPS), -1)  # an RNN does not use it

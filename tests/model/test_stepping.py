@@ -66,7 +66,7 @@ def test_stepping_with_the_cache_equals_teacher_forcing(norm, positions, dtype, 
     @jax.jit
     def stepping(variables, histories):
         encoder_segments = jnp.asarray(segments)
-        encoded = model.apply(variables, source, encoder_segments, method="encode_for_search")
+        encoded = model.apply(variables, source, encoder_segments, method="encode")
         memory = model.apply(variables, encoded, method="memory")
         caches = model.empty_caches(SENTENCES, STEPS, BEAMS)
         state = DecoderState(memory, encoder_segments.sum(axis=1), caches)

@@ -76,8 +76,8 @@ class OutputLines:
 
     def _results(self, items: Iterator[tuple[int, Item]]) -> Iterator[dict[int, Translation]]:
         if self._mode == "translate":
-            return self._translator.results(items, self._annotate)
-        return self._translator.scores(items)
+            return self._translator.numbered_translations(items, self._annotate)
+        return self._translator.numbered_scores(items)
 
     def _translated(self, number: int, item: Item, translation: Translation) -> str:
         if translation.hypotheses[0].score == float("-inf"):

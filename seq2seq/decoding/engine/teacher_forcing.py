@@ -147,14 +147,14 @@ class TeacherForcing:
             for index, pair in enumerate(pairs)
             if pair is None
         }
-        for scores in self.scores(pairs):
+        for group in self.scored(pairs):
             yield {
                 index: scored_translation(lines[index][1], pair, scored)
-                for index, scored in scores.items()
+                for index, scored in group.items()
                 if (pair := pairs[index])
             }
 
-    def scores(self, pairs: Sequence[EncodedPair | None]) -> Iterator[dict[int, Scored]]:
+    def scored(self, pairs: Sequence[EncodedPair | None]) -> Iterator[dict[int, Scored]]:
         """The score of each pair that is not None, by index, as the calls end. A score is NaN if
         the models' logits are not finite."""
         lengths = [pair.length if pair else 0 for pair in pairs]
@@ -200,7 +200,7 @@ class TeacherForcing:
             for source, nbest in zip(sources, hypotheses, strict=True)
             for hypothesis in nbest
         ]
-        scores = {i: scored for group in self.scores(pairs) for i, scored in group.items()}
+        scores = {i: scored for group in self.scored(pairs) for i, scored in group.items()}
         index = count()
         return [
             [hypothesis._replace(scored=scores.get(next(index))) for hypothesis in nbest]

@@ -90,7 +90,7 @@ def test_the_weights_of_the_decoder_are_those_of_a_search_with_its_cache(transla
     @jax.jit
     def stepped(variables):
         segments = jnp.ones_like(source)
-        encoded = module.apply(variables, source, segments, method="encode_for_search")
+        encoded = module.apply(variables, source, segments, method="encode")
         memory = module.apply(variables, encoded, method="memory")
         start = DecoderState(memory, jnp.array([S]), module.empty_caches(1, T, beams=1))
 

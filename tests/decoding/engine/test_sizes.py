@@ -11,7 +11,7 @@ from seq2seq.decoding.engine.buckets import length_buckets
 from seq2seq.decoding.engine.requests import max_lengths
 from seq2seq.decoding.engine.search_memory import lane_bytes
 from seq2seq.decoding.engine.sizes import Machine, sizes_of
-from seq2seq.model.cache import empty_memory
+from seq2seq.model.cache import empty_keys_values
 from seq2seq.model.config import ModelConfig, num_parameters
 from seq2seq.model.platforms import CPU, GPU, TPU
 
@@ -29,7 +29,7 @@ def cache_bytes(batch_size, bucket, beam_size, model=MODEL):
     lanes = sizes(batch_size=batch_size).lanes(bucket)
     target = int(max_lengths(DecodingConfig(), jax.numpy.array(bucket), model.max_length))
     trees = [
-        jax.eval_shape(lambda shape=shape: empty_memory(model, *shape))
+        jax.eval_shape(lambda shape=shape: empty_keys_values(model, *shape))
         for shape in ((lanes, target * beam_size), (lanes, bucket))
     ]
     caches = sum(x.size * x.dtype.itemsize for x in jax.tree.leaves(trees))

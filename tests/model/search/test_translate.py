@@ -279,7 +279,7 @@ def test_encoding_in_parts_equals_encoding_at_once():
             return jnp.zeros((sentences, length), int)
 
         def apply(self, variables, source, segments, method):
-            assert method == "encode_for_search"
+            assert method == "encode"
             return 100 * source + segments
 
     model, source = Stub(tiny_model().config), jnp.asarray(random_source())

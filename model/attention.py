@@ -124,18 +124,20 @@ def masked_softmax(blocks: Sequence[Float[Array, "... _"]]) -> list[Float[Array,
 
     A score of −inf is masked: its weight is 0. If all scores of a query are masked, all its weights
     are 0; the plain softmax would be NaN. A block that is masked for a query adds exact zeros, so
-    the other weights have the same bits without it.
+    the other weights have the same bits without it. With one block, XLA on a GPU makes a single
+    kernel of it, which it does not if a `where` chooses the maximum or the total.
     """
     largest = reduce(
         jnp.maximum, [scores.max(axis=-1, keepdims=True, initial=-jnp.inf) for scores in blocks]
     )
-    largest = jax.lax.stop_gradient(largest)  # [..., 1]
-    largest = jnp.where(jnp.isfinite(largest), largest, 0.0)
+    lowest = jnp.finfo(jnp.float32).min  # in place of −inf if all scores are masked
+    largest = jax.lax.stop_gradient(jnp.maximum(largest, lowest))  # [..., 1]
     exponentials = [jnp.exp(scores - largest) for scores in blocks]  # as blocks
     total = reduce(
         jnp.add, [block.sum(axis=-1, keepdims=True) for block in exponentials]
     )  # [..., 1]
-    return [block / jnp.where(total == 0.0, 1.0, total) for block in exponentials]
+    # The total is 0 if all scores are masked, otherwise at least exp(0) = 1.
+    return [block / jnp.maximum(total, 0.5) for block in exponentials]
 
 
 def check_attention(

@@ -29,8 +29,6 @@ from .checks import check_array, check_bias, check_mask, check_shape
 from .config import ModelConfig
 from .platforms import by_platform
 
-# With more blocks, fewer entries are read, but the program has a branch for each.
-MAX_BLOCKS = 4
 MIN_STEPS = 16  # of a block but the last: branches for shorter ones cost more than they save
 
 
@@ -73,12 +71,15 @@ def empty_keys_values(config: ModelConfig, rows: int, entries: int) -> tuple[Sto
     return (stored(KeysValues(zeros, zeros)),) * config.decoder_layers
 
 
-def empty_caches(config: ModelConfig, rows: int, steps: int, beams: int = 1) -> tuple[Cache, ...]:
-    """Space for `beams` keys and values of each step in every decoder layer."""
-    size = max(-(-steps // MAX_BLOCKS), MIN_STEPS)
+def empty_caches(
+    config: ModelConfig, rows: int, steps: int, beams: int = 1, blocks: int = 4
+) -> tuple[Cache, ...]:
+    """Space for `beams` keys and values of each step in every decoder layer, in at most so many
+    blocks. With more blocks, fewer entries are read, but the program has a branch for each."""
+    size = max(-(-steps // blocks), MIN_STEPS)
     sizes = [min(size, steps - start) for start in range(0, steps, size)]
-    blocks = [empty_keys_values(config, rows, size * beams) for size in sizes]
-    return tuple(Cache(layer, jnp.array(0)) for layer in zip(*blocks, strict=True))
+    layers = zip(*[empty_keys_values(config, rows, size * beams) for size in sizes], strict=True)
+    return tuple(Cache(layer, jnp.array(0)) for layer in layers)
 
 
 def extend_cache(cache: Cache, new: KeysValues, index: Int[Array, " B"]) -> Cache:
@@ -111,10 +112,9 @@ def write_entries(
     by a selection that reads and writes the whole block."""
     size, number_of_entries = block.values.shape[2], new.values.shape[2]
     if scatter:
-        number = jnp.arange(number_of_entries)
-        rows, entries = jnp.arange(len(start))[:, None], start[:, None] + number  # [B, N]
-        beyond = size + number_of_entries + number  # a negative index would count from the end
-        entries = jnp.where(entries < 0, beyond, entries)  # [B, N]
+        # Unsigned, an entry before the block is beyond its end: dropped, not counted from there.
+        rows = jnp.arange(len(start), dtype=jnp.uint32)[:, None]  # [B, 1]
+        entries = (start[:, None] + jnp.arange(number_of_entries)).astype(jnp.uint32)  # [B, N]
         keys, values = jnp.swapaxes(new.keys, 1, 2), jnp.swapaxes(new.values, 1, 2)  # [B, N, H, K]
         return StoredKeysValues(
             block.keys.at[rows, :, :, entries].set(keys, unique_indices=True, mode="drop"),

@@ -152,6 +152,6 @@ class EncoderDecoder(nn.Module):
         return self.empty_encoded(lanes, source_length)
 
     @nn.nowrap
-    def empty_caches(self, lanes: int, steps: int, beams: int) -> Any:
-        """Space for what `step` writes."""
+    def empty_caches(self, lanes: int, steps: int, beams: int, blocks: int = 4) -> Any:
+        """Space for what `step` writes; `blocks` are those of a cache (model/cache.py)."""
         raise NotImplementedError

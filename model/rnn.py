@@ -401,7 +401,9 @@ class Rnn(EncoderDecoder):
         return RnnMemory(zeros((sentences, c.decoder_layers, c.d_model)), attended)
 
     @nn.nowrap
-    def empty_caches(self, lanes: int, steps: int, beams: int) -> tuple[Array, ...]:
+    def empty_caches(
+        self, lanes: int, steps: int, beams: int, blocks: int = 4
+    ) -> tuple[Array, ...]:
         """Space for the states of every decoder layer, for any number of steps."""
         state = jnp.zeros((lanes, beams, self.config.d_model), self.config.values_dtype)
         return (state,) * self.config.decoder_layers

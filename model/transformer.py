@@ -310,9 +310,11 @@ class Transformer(EncoderDecoder):
         return empty_keys_values(self.config, lanes, source_length)
 
     @nn.nowrap
-    def empty_caches(self, lanes: int, steps: int, beams: int) -> tuple[Cache, ...]:
+    def empty_caches(
+        self, lanes: int, steps: int, beams: int, blocks: int = 4
+    ) -> tuple[Cache, ...]:
         """See EncoderDecoder."""
-        return empty_caches(self.config, lanes, steps, beams)
+        return empty_caches(self.config, lanes, steps, beams, blocks)
 
 
 def default_positions(ids: Int[Array, "B T"]) -> Int[Array, "B T"]:

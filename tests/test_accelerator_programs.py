@@ -51,6 +51,8 @@ def test_programs_for_an_accelerator_have_what_their_design_says(target, package
     assert 1 <= training["all_reduces"] <= 2 and training["all_reduces_in_loops"] == 0
     assert parameters <= training["all_reduced"] < 1.01 * parameters
     assert programs["evaluation"]["all_reduced"] < 1000
+    # On a GPU the host would decide each conditional.
+    assert target.startswith("v") or not programs["beam"]["conditionals_in_step"]
     # A longer queue takes memory for tokens and encodings of its sentences, not for caches.
     short, long = programs["beam"], programs["beam, longer queue"]
     sentences = (QUEUES[1] - QUEUES[0]) * SEARCH.batch_size

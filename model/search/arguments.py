@@ -69,6 +69,7 @@ class SearchOptions(NamedTuple):
     # Of `translate`.
     seed: int | Array = 0  # of samples
     weights: Float[Array, " M"] | None = None  # of an ensemble (`mixture_logits`)
+    cache_blocks: int = 4  # the most blocks of a layer's cache (model/cache.py)
 
     def penalty(self, length: Int[Array, "..."]) -> Float[Array, "..."]:
         """By what the log-probability of a hypothesis of this length is divided."""

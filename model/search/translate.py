@@ -145,7 +145,7 @@ def empty_queue(
         DecoderState(
             model.empty_memory(lanes, source_length),
             jnp.zeros(lanes, jnp.int32),
-            model.empty_caches(lanes, options.max_length, beams),
+            model.empty_caches(lanes, options.max_length, beams, options.cache_blocks),
         )
         for model, _ in models
     )

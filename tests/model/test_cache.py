@@ -143,6 +143,8 @@ def test_an_empty_cache_has_whole_steps_in_its_blocks_and_a_slot_for_each_hypoth
 ):
     config = replace(SMALL, dtype=dtype)
     caches = jax.eval_shape(lambda: empty_caches(config, 2, steps, beams=3))
+    whole = jax.eval_shape(lambda: empty_caches(config, 2, steps, beams=3, blocks=1))
+    assert all(cache.blocks[0].values.shape[2] == 3 * steps == cache.ends[-1] for cache in whole)
     assert len(caches) == SMALL.decoder_layers
     blocks = jax.tree.leaves([cache.blocks for cache in caches])
     assert {block.dtype for block in blocks} == {jnp.dtype(stored_as)}

@@ -189,7 +189,7 @@ class Engine:
     def program(self, bucket: int) -> Program:
         """The program of a bucket, with the lanes of this moment: another thread may halve them."""
         length = int(self.max_lengths(np.array(bucket)))
-        static = self._static._replace(max_length=length)
+        static = self._static._replace(max_length=length, cache_blocks=self.sizes.cache_blocks)
         return Program(tuple(self.models), static, bucket, self.sizes.lanes(bucket))
 
     def _split(

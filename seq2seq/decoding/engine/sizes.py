@@ -65,6 +65,7 @@ class Sizes:
     window: int  # lines that are sorted by length together
     chunk: int  # consecutive lines that a process of a job takes in turn
     compilations: int  # programs compiled at once
+    cache_blocks: int  # of each layer (model/cache.py)
     devices: int
     pace: Pace | None = field(default=None, compare=False)  # None: full calls
     _halvings: int = field(default=0, init=False)
@@ -162,6 +163,7 @@ def sizes_of(
         window=choices.window * lines,
         chunk=max(choices.chunk, lines),
         compilations=choices.compilations,
+        cache_blocks=choices.cache_blocks,
         devices=devices,
         pace=None if call_seconds is None else Pace(call_seconds),
     )

@@ -34,7 +34,7 @@ from tests.support.tiny import write_run
 def test_a_search_and_config_decoding_have_the_same_defaults():
     defaults = SearchOptions(max_length=0, end_id=2)._asdict()
     assert SearchOptions(**defaults) == search_options(DecodingConfig(), 2, {})
-    for name in ("end_id", "rules", "weights"):  # not options of a config
+    for name in ("end_id", "rules", "weights", "cache_blocks"):  # not options of a config
         del defaults[name]
     assert (defaults.pop("suppress"), defaults.pop("masks")) == ((), ())
     assert {name: getattr(DecodingConfig(), name) for name in defaults} == defaults

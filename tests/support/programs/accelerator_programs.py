@@ -57,7 +57,9 @@ def facts(traced: Traced) -> dict:
         for name in re.findall(r"\bbody=%?([\w.\-]+)", text)
         for operation in optimised.operations_of(name)
     ]
+    step = optimised.step()
     return {
+        "conditionals_in_step": optimised.decisions(step).conditionals if step else 0,
         "host": [kind for kind in kinds if kind.startswith(HOST)],
         "callbacks": re.findall(r"\w*callback\w*", text),
         "float64": "f64[" in text,

@@ -10,7 +10,7 @@ depend on how many blocks the other rows need.
 from collections.abc import Sequence
 from functools import partial, reduce
 from itertools import accumulate
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -29,6 +29,8 @@ from .checks import check_array, check_bias, check_mask, check_shape
 from .config import ModelConfig
 from .platforms import by_platform
 
+# Entries outside a block are dropped, also those before it.
+DROPPED_OUTSIDE: Any = dict(unique_indices=True, mode="drop", wrap_negative_indices=False)
 MIN_STEPS = 16  # of a block but the last: branches for shorter ones cost more than they save
 
 
@@ -112,13 +114,12 @@ def write_entries(
     by a selection that reads and writes the whole block."""
     size, number_of_entries = block.values.shape[2], new.values.shape[2]
     if scatter:
-        # Unsigned, an entry before the block is beyond its end: dropped, not counted from there.
-        rows = jnp.arange(len(start), dtype=jnp.uint32)[:, None]  # [B, 1]
-        entries = (start[:, None] + jnp.arange(number_of_entries)).astype(jnp.uint32)  # [B, N]
+        rows = jnp.arange(len(start))[:, None]  # [B, 1]
+        entries = start[:, None] + jnp.arange(number_of_entries)  # [B, N]; some may be negative
         keys, values = jnp.swapaxes(new.keys, 1, 2), jnp.swapaxes(new.values, 1, 2)  # [B, N, H, K]
         return StoredKeysValues(
-            block.keys.at[rows, :, :, entries].set(keys, unique_indices=True, mode="drop"),
-            block.values.at[rows, :, entries].set(values, unique_indices=True, mode="drop"),
+            block.keys.at[rows, :, :, entries].set(keys, **DROPPED_OUTSIDE),
+            block.values.at[rows, :, entries].set(values, **DROPPED_OUTSIDE),
         )
     keys, values = block
     new_keys = jnp.swapaxes(new.keys, 2, 3)  # [B, H, K, N]

@@ -312,7 +312,8 @@ def append(search: SearchState, live: Live) -> Record:
     """The record with the tokens and parents chosen at step t."""
 
     def put(old: Array, new: Array) -> Array:
-        return old.at[search.sentences, search.t].set(new, unique_indices=True)
+        place = old.at[search.sentences, search.t]
+        return place.set(new, unique_indices=True, wrap_negative_indices=False)
 
     return search.record._replace(
         tokens=put(search.record.tokens, live.tokens),

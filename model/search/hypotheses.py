@@ -147,7 +147,10 @@ def store_finished(search: SearchState) -> Record:
     """The record with the finished hypotheses of the sentence in each lane."""
     pairs = zip(search.record.finished, search.finished, strict=True)
     finished = Finished(
-        *(old.at[search.sentences].set(new, unique_indices=True) for old, new in pairs)
+        *(
+            old.at[search.sentences].set(new, unique_indices=True, wrap_negative_indices=False)
+            for old, new in pairs
+        )
     )
     return search.record._replace(finished=finished)
 

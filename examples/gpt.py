@@ -14,7 +14,7 @@ from seq2seq.model.attention import causal_mask
 from seq2seq.model.cache import ancestry_mask, empty_caches
 from seq2seq.model.config import ModelConfig
 from seq2seq.model.layers import Embedding
-from seq2seq.model.search.arguments import SearchOptions, Targets
+from seq2seq.model.search.arguments import Prefix, SearchOptions, Targets
 from seq2seq.model.search.beam_search import beam_search
 from seq2seq.model.transformer import Stack, default_positions
 
@@ -65,7 +65,7 @@ def main() -> float:
     state = optimizer.init(params)
     for batch in np.split(train[: 64 * 400], 400):
         params, state = update(params, state, batch)
-    (rows, length), prefix = test.shape, (jnp.array(test), jnp.full(len(test), DIGITS + 1))
+    (rows, length), prefix = test.shape, Prefix(jnp.array(test), jnp.full(len(test), DIGITS + 1))
     hypotheses = jax.jit(lambda params: beam_search(
         lambda *inputs: model.apply(params, *inputs, method="step"),
         empty_caches(CONFIG, rows, length, BEAMS),

@@ -13,11 +13,6 @@ from .hypotheses import length_penalty
 # (logits [B, N, V], normalizer [B, N], history [B, N, T], t [B], sentences [B])
 # → (logits, normalizer, mask [#B, #N, V]); in scoring, t and sentences are None
 Rules = Callable[[Array, Array, Array, Array | None, Array | None], tuple[Array, Array, Array]]
-# Forced first tokens, their number, and optionally how many of these cost nothing.
-Prefix = (
-    tuple[Int[Array, "Q P"], Int[Array, " Q"]]
-    | tuple[Int[Array, "Q P"], Int[Array, " Q"], Int[Array, " Q"]]
-)
 
 
 class Place(NamedTuple):
@@ -74,6 +69,15 @@ class SearchOptions(NamedTuple):
     def penalty(self, length: Int[Array, "..."]) -> Float[Array, "..."]:
         """By what the log-probability of a hypothesis of this length is divided."""
         return length_penalty(length, self.alpha, self.power_penalty)
+
+
+class Prefix(NamedTuple):
+    """Forced first tokens. Those that cost nothing have log-probability 0, as if all other logits
+    were −∞."""
+
+    tokens: Int[Array, "Q P"]
+    lengths: Int[Array, " Q"]
+    free: Int[Array, " Q"] | None = None  # how many of the first tokens cost nothing; None: none
 
 
 class Targets(NamedTuple):

@@ -76,7 +76,7 @@ def beam_search(
     options: SearchOptions,
     queue: Queue | None = None,
 ) -> Hypotheses:
-    """The `nbest` hypotheses of highest score log p / penalty(length), at most `limits` long.
+    """The `nbest` hypotheses of each sentence of highest score log p / penalty(length).
 
     `step` is called with t = 0, 1, … of each lane and the newest token of its N live hypotheses
     (the start tokens at t = 0). Anything it keeps is in `state`. What it stores for hypothesis n at
@@ -116,7 +116,7 @@ def beam_search(
     start_tokens, limits = (  # 2 × [Q + B]
         jnp.pad(jnp.asarray(x, jnp.int32), (0, lanes)) for x in (start_tokens, limits)
     )
-    limits = jnp.minimum(limits, options.max_length)
+    limits = jnp.minimum(limits, options.max_length)  # [Q + B]
     present = (limits > 0).sum(dtype=jnp.int32)  # sentences that are not padding
     # All sentences are loaded in groups of one size, so that their results have the same bits.
     fill = partial(
@@ -169,16 +169,17 @@ def refill(
     The first `present` sentences are not padding.
     """
     place = jnp.cumsum(search.done, dtype=jnp.int32)  # [B]: 1, 2, … at the lanes that are done
-    number = jnp.minimum(jnp.minimum(place[-1], group_size), present - search.next_sentence)
+    waiting = present - search.next_sentence
+    number = jnp.minimum(jnp.minimum(place[-1], group_size), waiting)  # of lanes that are refilled
     refilled = search.done & (place <= number)  # [B]
     sentences = jnp.where(refilled, search.next_sentence + place - 1, search.sentences)  # [B]
     index = jnp.arange(group_size, dtype=jnp.int32)  # [R]
     # Comparisons with all lanes are one operation; the usual binary search is a loop on the device.
     lanes = jnp.searchsorted(place, index + 1, method="compare_all")  # [R]
     # Beyond the last lane, where `load` ignores them, if fewer than R are refilled.
-    lanes = jnp.where(index < number, lanes, len(place) + index)
+    lanes = jnp.where(index < number, lanes, len(place) + index)  # [R]
     beam_size, max_length = search.live.ancestry.shape[1:]
-    start = first_live(start_tokens[sentences], beam_size, max_length)
+    start = first_live(start_tokens[sentences], beam_size, max_length)  # each [B, N, …]
     empty = no_finished(1, beam_size)
 
     def replace(old: Array, new: Array | int) -> Array:
@@ -216,7 +217,8 @@ def take_step(
     return SearchState(
         next_sentence=search.next_sentence,
         sentences=search.sentences,
-        t=t + ~search.done,  # a lane that is done does not make others read more of their cache
+        # A lane that is done does not make others read more of their cache.
+        t=jnp.where(search.done, t, t + 1),
         live=live._replace(log_probs=jnp.where(done[:, None], -jnp.inf, live.log_probs)),
         finished=finished,
         done=done,
@@ -237,7 +239,8 @@ def expand(
     live_log_probs = search.live.log_probs  # [B, N]
     normalizer, at_limit = logsumexp(logits), search.t + 1 >= limit  # [B, N], [B]
     allowed: Array | bool = True
-    failed = (jnp.isnan(normalizer) | jnp.isposinf(normalizer)) & (live_log_probs > -jnp.inf)
+    is_live = live_log_probs > -jnp.inf  # [B, N]
+    failed = (jnp.isnan(normalizer) | jnp.isposinf(normalizer)) & is_live  # [B, N]
     if rules is not None:
         logits, normalizer, allowed = rules(
             logits, normalizer, token_history(search), search.t, search.sentences
@@ -247,7 +250,8 @@ def expand(
     continuations, failed = Continuations(*best), failed.any(axis=1)
     if rules is not None:
         (before,) = take_slots(continuations.parents, live_log_probs)  # [B, K]
-        is_valid = continuations.log_probs - before <= ROUNDING  # False also for NaN
+        # [B, K]; False also for NaN
+        is_valid = continuations.log_probs - before <= ROUNDING
         failed |= (~is_valid & (before > -jnp.inf)).any(axis=1)
     return continuations, failed
 
@@ -260,11 +264,11 @@ def finish(
 ) -> Finished:
     """The N best finished hypotheses, including the continuations that end now."""
     log_probs, parents, tokens = continuations  # 3 × [B, K]
-    ends = (tokens == options.end_id) & (log_probs > -jnp.inf)
+    ends = (tokens == options.end_id) & (log_probs > -jnp.inf)  # [B, K]
     if options.stop != "exact":
         ends &= jnp.arange(ends.shape[1]) < options.beam_size
     scores = log_probs / options.penalty(search.t + 1)[:, None]
-    scores = jnp.where(ends, scores, -jnp.inf)
+    scores = jnp.where(ends, scores, -jnp.inf)  # [B, K]
     steps = jnp.broadcast_to(search.t[:, None], ends.shape)
     return merge_finished(search.finished, Finished(scores, log_probs, steps, parents), failed)
 
@@ -275,13 +279,13 @@ def prune(search: SearchState, continuations: Continuations, options: SearchOpti
     This reorders the beams: hypothesis n takes over the ancestry of the slot that it continues.
     """
     log_probs, parents, tokens = continuations  # 3 × [B, K]
-    continued = jnp.where(tokens == options.end_id, -jnp.inf, log_probs)
+    continued = jnp.where(tokens == options.end_id, -jnp.inf, log_probs)  # [B, K]
     log_probs, order = jax.lax.top_k(continued, options.beam_size)  # 2 × [B, N]
     parents, tokens = take_slots(order, parents, tokens)  # 2 × [B, N]
     ancestry = jnp.take_along_axis(search.live.ancestry, parents[:, :, None], axis=1)  # [B, N, T]
     is_next_step = jnp.arange(options.max_length) == (search.t + 1)[:, None, None]  # [B, 1, T]
     slots = jnp.arange(options.beam_size, dtype=jnp.int32)
-    ancestry = jnp.where(is_next_step, slots[:, None], ancestry)
+    ancestry = jnp.where(is_next_step, slots[:, None], ancestry)  # [B, N, T]
     return Live(tokens, parents, ancestry, log_probs)
 
 
@@ -293,7 +297,7 @@ def stopped(
     options: SearchOptions,
 ) -> Bool[Array, " B"]:
     """The lanes at their limit, without a live hypothesis, failed, or beyond improvement."""
-    best = live.log_probs[:, 0]
+    best = live.log_probs[:, 0]  # [B]; hypotheses are sorted
     if options.stop == "exact":
         horizon = min(options.horizon, options.max_length)  # so that the sum does not overflow
         longest = jnp.minimum(limit, t + 1 + horizon) if horizon else limit

@@ -117,21 +117,23 @@ def restrict(
         allowed &= min_length_mask(place, targets.min_lengths, options.end_id)
     if targets.prefix is None:
         return allowed, jnp.zeros((1, 1, 1), bool)
-    tokens, lengths, *_ = targets.prefix  # [B, P], [B]
-    wanted = prefix_mask(place, tokens, lengths)  # [B, 1, V]
-    forced = (place.t < lengths)[:, None, None]  # [B, 1, 1]
+    wanted = prefix_mask(place, targets.prefix.tokens, targets.prefix.lengths)  # [B, 1, V]
+    forced = (place.t < targets.prefix.lengths)[:, None, None]  # [B, 1, 1]
     return jnp.where(forced, wanted, allowed), forced & wanted
 
 
 def free_tokens_mask(
     place: Place, targets: Targets, options: SearchOptions
-) -> Bool[Array, "B 1 V"]:
-    """The forced tokens that cost nothing at a place, as `make_rules` describes them."""
-    t = place.t
-    free = jnp.zeros((len(t), 1, place.vocab), bool)
-    if targets.prefix is not None and len(targets.prefix) == 3:
-        tokens, _, numbers = targets.prefix  # [B, P], [B]
-        free |= (t < numbers)[:, None, None] & prefix_mask(place, tokens, numbers)
+) -> Bool[Array, "B 1 V"] | None:
+    """The tokens that cost nothing at a place: those of a prefix, and with `forced_end` the end
+    token at the limit of a sentence. None if no place has one."""
+    t, prefix = place.t, targets.prefix
+    number = None if prefix is None else prefix.free
+    if number is None and not options.forced_end:
+        return None
+    free = jnp.zeros((len(t), 1, place.vocab), bool)  # [B, 1, V]
+    if prefix is not None and number is not None:
+        free |= (t < number)[:, None, None] & prefix_mask(place, prefix.tokens, number)
     if options.forced_end:
         at_limit = (t + 1 >= targets.limits)[:, None, None]  # [B, 1, 1]
         free |= at_limit & (jnp.arange(place.vocab) == options.end_id)
@@ -142,9 +144,7 @@ def make_rules(options: SearchOptions, targets: Targets | None = None) -> Rules 
     """The enabled rules as one function; None if none is enabled, which costs a search nothing.
 
     `targets` None: the rules of given targets, to which masks and requirements of `targets` do not
-    apply. The third array of a prefix is the number of its first tokens that cost nothing: their
-    log-probability is 0, as if all other logits were −∞. With `forced_end`, so is that of the end
-    token at the limit of a sentence. The limit of a search has precedence over all rules.
+    apply. The limit of a search has precedence over all rules.
 
     Raises ValueError for a suppressed end token with `renormalize`: no hypothesis could end.
     """
@@ -153,15 +153,11 @@ def make_rules(options: SearchOptions, targets: Targets | None = None) -> Rules 
     penalty = options.repetition_penalty
     penalized = isinstance(penalty, jax.Array) or penalty != 1.0
     # renormalize alone has no effect.
-    changes_scores = penalized or options.suppress or options.rules is not None
-    prefix, min_lengths = (targets.prefix, targets.min_lengths) if targets else (None, None)
-    frees = targets is not None and (
-        options.forced_end or (prefix is not None and len(prefix) == 3)
-    )
-    restricts = targets is not None and (
-        options.masks or min_lengths is not None or prefix is not None
-    )
-    if not (changes_scores or restricts or frees):
+    enabled = [penalized, options.suppress, options.rules]
+    if targets is not None:
+        enabled += [options.masks, options.forced_end]
+        enabled += [targets.min_lengths is not None, targets.prefix is not None]
+    if not any(enabled):
         return None
 
     def rules(
@@ -175,16 +171,17 @@ def make_rules(options: SearchOptions, targets: Targets | None = None) -> Rules 
         if penalized:
             logits = penalize_repetition(logits, normalizer, history, penalty)
         if options.suppress:
-            unsuppressed = ~jnp.isin(jnp.arange(logits.shape[-1]), jnp.array(options.suppress))
+            ids = jnp.arange(logits.shape[-1])
+            unsuppressed = ~jnp.isin(ids, jnp.array(options.suppress))  # [V]
             allowed &= unsuppressed
         free = None
         if targets is not None and t is not None and sentences is not None:
             of_lanes = jax.tree.map(lambda x: jnp.asarray(x)[sentences], targets)  # [B, …]
-            first = 0 if of_lanes.prefix is None else of_lanes.prefix[1]
+            first = 0 if of_lanes.prefix is None else of_lanes.prefix.lengths
             place = Place(history, t, logits.shape[-1], first)
             allowed, forced = restrict(allowed, place, of_lanes, options)
             unsuppressed = unsuppressed | forced
-            free = free_tokens_mask(place, of_lanes, options) if frees else None
+            free = free_tokens_mask(place, of_lanes, options)
         if options.renormalize:
             logits = jnp.where(unsuppressed, logits, -jnp.inf)
             normalizer = jax.nn.logsumexp(logits, axis=-1)

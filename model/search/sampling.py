@@ -79,7 +79,7 @@ def sample(
     rules = make_rules(options, targets._replace(limits=jnp.minimum(limits, max_length)))
     start_tokens, limits = (jnp.asarray(x, jnp.int32) for x in (start_tokens, limits))
     present = (limits > 0)[:, None]  # [B, 1]
-    limits = jnp.clip(limits, 1, max_length)
+    limits = jnp.clip(limits, 1, max_length)  # [B]
 
     def unfinished(sampling: SamplingState) -> Array:
         return (sampling.t < max_length) & (sampling.lengths == 0).any()
@@ -87,14 +87,14 @@ def sample(
     def advance(sampling: SamplingState) -> SamplingState:
         logits, step_state = run_step(step, sampling, start_tokens)  # [B, N, V]
         choice = apply_rules(logits, sampling, rules, sampling.t + 1 >= limits, end_id)
-        keys_now = jax.vmap(jax.random.fold_in, (0, None))(keys, sampling.t)
+        keys_now = jax.vmap(jax.random.fold_in, (0, None))(keys, sampling.t)  # [B]
         tokens = draw_tokens(keys_now, choice, options)  # [B, N]
-        log_probs = token_log_probs(choice, tokens)
+        log_probs = token_log_probs(choice, tokens)  # [B, N]
         return append_tokens(sampling, tokens, log_probs, end_id)._replace(step_state=step_state)
 
     start = initial_state(len(start_tokens), samples, max_length, end_id, state)
     sampling = jax.lax.while_loop(unfinished, advance, start)
-    log_probs = jnp.where(present, sampling.log_probs, -jnp.inf)
+    log_probs = jnp.where(present, sampling.log_probs, -jnp.inf)  # [B, N]
     return Hypotheses(
         jnp.where(present[..., None], jnp.moveaxis(sampling.tokens, 0, -1), end_id),
         jnp.where(present, sampling.lengths, 0),
@@ -121,7 +121,7 @@ def run_step(
     """Feed the newest tokens. Every sample remains in its slot, so its ancestor is itself."""
     t, (max_length, batch, samples) = sampling.t, sampling.tokens.shape
     slots = jnp.broadcast_to(jnp.arange(samples, dtype=jnp.int32), (batch, samples))
-    tokens = jnp.where(t == 0, start_tokens[:, None], sampling.tokens[t - 1])
+    tokens = jnp.where(t == 0, start_tokens[:, None], sampling.tokens[t - 1])  # [B, N]
     ancestry = jnp.where(jnp.arange(max_length) <= t, slots[..., None], -1)  # [B, N, T]
     return step(tokens, sampling.step_state, jnp.full(batch, t), slots, ancestry)
 
@@ -135,26 +135,27 @@ def apply_rules(
 ) -> Choice:
     """Apply the rules. A sample must end at its limit, without a possible token, or if failed."""
     t, (max_length, batch, _) = sampling.t, sampling.tokens.shape
-    normalizer, allowed = jax.nn.logsumexp(logits, axis=-1), jnp.ones((1, 1, 1), bool)
-    failed = jnp.isnan(normalizer) | jnp.isposinf(normalizer)
+    normalizer = jax.nn.logsumexp(logits, axis=-1)  # [B, N]
+    failed = jnp.isnan(normalizer) | jnp.isposinf(normalizer)  # [B, N]
+    allowed = jnp.ones((1, 1, 1), bool)  # [#B, #N, #V]
     if rules is not None:
         written = jnp.arange(max_length) < t
         history = jnp.where(written, jnp.moveaxis(sampling.tokens, 0, -1), -1)  # [B, N, T]
         logits, normalizer, allowed = rules(
             logits, normalizer, history, jnp.full(batch, t), jnp.arange(batch)
         )
-    possible = (allowed & (logits > -jnp.inf)).any(axis=-1)
+    possible = (allowed & (logits > -jnp.inf)).any(axis=-1)  # [B, N]
     must_end = at_limit[:, None] | ~possible | failed  # [B, N]
     ids = jnp.arange(logits.shape[-1])
-    allowed = jnp.where(must_end[..., None], ids == end_id, allowed)
+    allowed = jnp.where(must_end[..., None], ids == end_id, allowed)  # [B, N, V]
     return Choice(logits, normalizer, allowed, must_end, failed)
 
 
 def draw_tokens(keys: Array, choice: Choice, options: SearchOptions) -> Int[Array, "B N"]:
     """One token for each sample."""
     top_k, top_p = options.top_k, options.top_p
-    logits = jnp.where(choice.allowed, choice.logits, -jnp.inf)
-    largest = logits.max(axis=-1, keepdims=True)
+    logits = jnp.where(choice.allowed, choice.logits, -jnp.inf)  # [B, N, V]
+    largest = logits.max(axis=-1, keepdims=True)  # [B, N, 1]
     largest = jnp.where(jnp.isfinite(largest), largest, 0.0)
     # At a low temperature quotients overflow. That of the largest logit is 0, because devices flush
     # only temperatures below `tiny` to 0.

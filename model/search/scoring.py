@@ -104,11 +104,9 @@ def score_targets(
         logits.append(model_logits)
         if attended.cross:
             attention.append(attended.cross[max(0, len(attended.cross) - 2)].mean(axis=1))
-    log_probs = target_log_probs(
-        mixture_logits(logits, weights), target, options and make_rules(options)
-    )
+    log_probs = target_log_probs(mixture_logits(logits, weights), target, rules)  # [B, T]
     all_attend = len(attention) == len(models)
-    mean_attention = mean_over_models(attention, weights) if all_attend else None
+    mean_attention = mean_over_models(attention, weights) if all_attend else None  # [B, T, S]
     inside = jnp.arange(target.shape[1]) < pairs.target_lengths[:, None]  # [B, T]
     if free is not None:
         inside &= ~free
@@ -129,7 +127,7 @@ def attended_tokens(
 ) -> Int[Array, "B T"]:
     """The source token of the largest weight of each target token. The source's end token, which
     `lengths` include, and the padding are excluded; 0 for a source without other tokens."""
-    inside = jnp.arange(attention.shape[2]) < lengths[:, None] - 1
+    inside = jnp.arange(attention.shape[2]) < lengths[:, None] - 1  # [B, S]
     return jnp.where(inside[:, None], attention, -1.0).argmax(axis=2)
 
 
@@ -137,14 +135,14 @@ def target_log_probs(
     logits: Float[Array, "B T V"], target: Int[Array, "B T"], rules: Rules | None
 ) -> Float[Array, "B T"]:
     """The log-probability of each target token, as a search with these rules computes it."""
-    normalizer = jax.nn.logsumexp(logits, axis=-1)
+    normalizer = jax.nn.logsumexp(logits, axis=-1)  # [B, T]
     if rules is not None:  # position i is a hypothesis of the tokens before i: N = T
         length = target.shape[1]
-        before = jnp.tril(jnp.ones((length, length), bool), -1)
+        before = jnp.tril(jnp.ones((length, length), bool), -1)  # [T, T]
         history = jnp.where(before, target[:, None], -1)  # [B, T, T]
         logits, normalizer, allowed = checked_rules(rules)(logits, normalizer, history, None, None)
-        logits = jnp.where(allowed, logits, -jnp.inf)
-    chosen = jnp.take_along_axis(logits, target[..., None], axis=-1)[..., 0]
+        logits = jnp.where(allowed, logits, -jnp.inf)  # [B, T, V]
+    chosen = jnp.take_along_axis(logits, target[..., None], axis=-1)[..., 0]  # [B, T]
     return jnp.where(jnp.isneginf(chosen), -jnp.inf, chosen - normalizer)
 
 

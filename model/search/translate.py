@@ -276,14 +276,14 @@ def check_request(
         raise ValueError(f"lanes must be at least 1; got {lanes}")
     sentences = len(request.source)
     if request.prefix is not None:
-        tokens, *numbers = request.prefix
-        check_array("request.prefix[0]", tokens, "integer", "B P")
-        check_shape(
-            "request.prefix[0]", tokens, (sentences, tokens.shape[1]), "one row for each source"
-        )
-        for i, x in enumerate(numbers, 1):
-            check_array(f"request.prefix[{i}]", x, "integer", "B")
-            check_shape(f"request.prefix[{i}]", x, (sentences,), "one for each source")
+        tokens = request.prefix.tokens
+        check_array("request.prefix.tokens", tokens, "integer", "B P")
+        shape = sentences, tokens.shape[1]
+        check_shape("request.prefix.tokens", tokens, shape, "one row for each source")
+        for name in ("lengths", "free"):
+            if (x := getattr(request.prefix, name)) is not None:
+                check_array(f"request.prefix.{name}", x, "integer", "B")
+                check_shape(f"request.prefix.{name}", x, (sentences,), "one for each source")
     for name in ("lengths", "limits", "min_lengths", "numbers"):
         if (x := getattr(request, name)) is not None:
             check_array(f"request.{name}", x, "integer", "B")

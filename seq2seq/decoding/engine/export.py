@@ -10,6 +10,7 @@ import numpy as np
 from seq2seq.decoding.engine.engine import Engine
 from seq2seq.decoding.engine.programs import graph
 from seq2seq.decoding.engine.requests import limits_with_prefix
+from seq2seq.model.search.arguments import Prefix
 from seq2seq.model.search.hypotheses import Hypotheses
 from seq2seq.model.search.translate import Request
 
@@ -32,7 +33,7 @@ def export_program(engine: Engine, bucket: int) -> tuple[Callable[..., Hypothese
         prefix = None
         if forced:
             number = jnp.full(len(source), len(forced))
-            prefix = jnp.tile(jnp.array(forced), (len(source), 1)), number, number
+            prefix = Prefix(jnp.tile(jnp.array(forced), (len(source), 1)), number, number)
         request = Request(
             source,
             lengths,

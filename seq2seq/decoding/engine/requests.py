@@ -14,12 +14,13 @@ from seq2seq.config.tree import DecodingConfig
 from seq2seq.decoding.engine.buckets import pad
 from seq2seq.decoding.results import Source
 from seq2seq.model.config import ModelConfig
+from seq2seq.model.search.arguments import Prefix
 from seq2seq.model.search.translate import Request
 
 
 def prefix_arrays(sources: Sequence[Source]) -> int:
-    """The number of arrays of the prefixes of these sources: 3 if one has tokens that cost nothing,
-    2 if one has a prefix, 0 without."""
+    """The number of arrays of `Prefix` that these sources need: 3 if one has tokens that cost
+    nothing, 2 if one has a prefix, 0 without."""
     if any(source.forced for source in sources):
         return 3
     return 2 if any(source.prefix for source in sources) else 0
@@ -43,9 +44,10 @@ def padded_request(
     if arrays := prefix_arrays(sources):
         width = int(max_lengths(options, np.array(bucket), longest))
         tokens = [[*source.forced, *source.prefix] for source in sources]
-        _, numbers = pad([source.forced for source in sources], sentences, width, 0)
-        prefix = (*pad(tokens, sentences, width, 0), numbers)[:arrays]  # [Q, P], [Q], [Q]
-        limits = limits_with_prefix(limits, prefix[1])
+        _, free = pad([source.forced for source in sources], sentences, width, 0)
+        padded: list[Any] = [*pad(tokens, sentences, width, 0), free]  # [Q, P], [Q], [Q]
+        prefix = Prefix(*padded[:arrays])
+        limits = limits_with_prefix(limits, padded[1])
     # Random keys are made of the lowest 32 bits.
     lines = np.zeros(sentences, np.int64)  # [Q]
     lines[: len(sources)] = [source.number for source in sources]

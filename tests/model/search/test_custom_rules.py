@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from seq2seq.model.search.arguments import Mask, Place, SearchOptions, Targets
+from seq2seq.model.search.arguments import Mask, Place, Prefix, SearchOptions, Targets
 from seq2seq.model.search.beam_search import Queue, beam_search
 from seq2seq.model.search.rules import (
     forbid_sequences_mask,
@@ -107,7 +107,7 @@ def results_with_all():
     tables, limits = (
         np.concatenate(x) for x in zip(*map(tables_and_limits, (5, 7, 5)), strict=True)
     )
-    prefix = tuple(np.concatenate([x] * 3) for x in per_sentence(6)[1])
+    prefix = Prefix(*(np.concatenate([x] * 3) for x in per_sentence(6)[1]))
     return jax.device_get(search_with_all(tables, limits, prefix))
 
 
@@ -223,7 +223,7 @@ def test_queue_rules_and_samples_have_the_same_dtypes_with_64_bit_types():
         def custom(logits, normalizer, *_):
             return logits.astype(tables.dtype), normalizer.astype(tables.dtype), jnp.asarray(MASK)
 
-        prefix = jnp.full((B, 2), 4), jnp.full(B, 1)
+        prefix = Prefix(jnp.full((B, 2), 4), jnp.full(B, 1))
         targets = targets_of(limits, min_lengths=jnp.full(B, 2), prefix=prefix)
         masks = tuple(map(Mask, MASK_FUNCTIONS, (2, (5,), ((5, 6),))))
         options = SearchOptions(

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from seq2seq.model.search.arguments import Mask, Place, SearchOptions, Targets
+from seq2seq.model.search.arguments import Mask, Place, Prefix, SearchOptions, Targets
 from seq2seq.model.search.beam_search import beam_search
 from seq2seq.model.search.rules import forbid_sequences_mask, make_rules, no_repeat_ngram_mask
 from tests.support.marks import slow_except
@@ -69,15 +69,14 @@ def step_of(tables):
 
 def rules_of(case, min_lengths, prefix, limits):
     """The rules of a case: of COMBINATIONS, or similar."""
-    if "free" in case:
-        prefix = (*prefix, jnp.maximum(prefix[1] - 1, 0))
+    free = jnp.maximum(prefix[1] - 1, 0) if "free" in case else None
     named = {name: case[name] for name in SearchOptions._fields if name in case}
     masks = tuple(Mask(MASKS[name], case[name]) for name in MASKS if name in case)
     targets = Targets(
         jnp.full(len(limits), START),
         limits,
         min_lengths=min_lengths if "min_lengths" in case else None,
-        prefix=prefix if "prefix" in case else None,
+        prefix=Prefix(*prefix, free) if "prefix" in case else None,
     )
     return make_rules(SearchOptions(LIMIT, END, masks=masks, **named), targets)
 

@@ -14,7 +14,7 @@ from jax.extend.core import jaxprs_in_params
 
 from seq2seq.model.config import ModelConfig
 from seq2seq.model.search import translate as module
-from seq2seq.model.search.arguments import SearchOptions
+from seq2seq.model.search.arguments import Prefix, SearchOptions
 from seq2seq.model.search.hypotheses import Hypotheses
 from seq2seq.model.search.translate import Request, translate
 from seq2seq.model.transformer import Transformer
@@ -113,11 +113,12 @@ def test_wrong_requests_are_refused_by_the_name_of_the_argument():
     models = [(tiny_model(), None)]
     request = Request(*map(jnp.asarray, (random_source(), LENGTHS, LIMITS)))
     tokens, numbers = jnp.zeros((B, 2), int), jnp.ones(B, int)
+    prefix = lambda *arrays: dict(prefix=Prefix(*arrays))  # noqa: E731
     for error, message, change, lanes in (
-        (ValueError, r"prefix\[0\] must have the shape", dict(prefix=(tokens[1:], numbers)), B),
-        (TypeError, r"prefix\[0\] must be integer", dict(prefix=(tokens * 1.0, numbers)), B),
-        (ValueError, r"prefix\[1\] must have the shape", dict(prefix=(tokens, numbers[1:])), B),
-        (ValueError, r"prefix\[2\] must have", dict(prefix=(tokens, numbers, numbers[1:])), B),
+        (ValueError, "prefix.tokens must have the shape", prefix(tokens[1:], numbers), B),
+        (TypeError, "prefix.tokens must be integer", prefix(tokens * 1.0, numbers), B),
+        (ValueError, "prefix.lengths must have the shape", prefix(tokens, numbers[1:]), B),
+        (ValueError, "prefix.free must have", prefix(tokens, numbers, numbers[1:]), B),
         (ValueError, "source must not be empty", dict(source=request.source[:, :0]), B),
         (ValueError, "source must not be empty", {k: x[:0] for k, x in request._asdict().items()
                                                  if x is not None}, B),

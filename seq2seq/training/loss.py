@@ -107,7 +107,7 @@ def token_losses_backward(
 token_losses.defvjp(token_losses_forward, token_losses_backward)
 
 
-class Targets(NamedTuple):
+class WeightedLabels(NamedTuple):
     """What the decoder must predict."""
 
     labels: Int[Array, "B T"]
@@ -117,7 +117,7 @@ class Targets(NamedTuple):
 def blockwise_cross_entropy(
     hidden: Float[Array, "B T D"],
     to_logits: Callable[[Array], Array],
-    targets: Targets,
+    labeled: WeightedLabels,
     smoothing: float,
     block: int,
     r_drop: float = 0.0,
@@ -128,10 +128,10 @@ def blockwise_cross_entropy(
     twice. `block` 0 means all positions at once.
     """
     if block == 0 or block >= hidden.shape[1]:
-        return cross_entropy(to_logits(hidden), *targets, smoothing, r_drop)
+        return cross_entropy(to_logits(hidden), *labeled, smoothing, r_drop)
     # The parameters that `to_logits` closes over, as an argument with a gradient.
     to_logits, params = jax.closure_convert(to_logits, hidden[:, :block])
-    labels, weights = (split(x, block) for x in targets)  # [blocks, B, t]
+    labels, weights = (split(x, block) for x in labeled)  # [blocks, B, t]
 
     def loss(inputs: Any, labels: Array, weights: Array) -> tuple[Array, LossSums]:
         params, hidden = inputs  # hidden [B, t, D], labels and weights [B, t]

@@ -25,7 +25,7 @@ from seq2seq.data.batching.packing import Batch
 from seq2seq.model.encoder_decoder import EncoderDecoder, PairPositions
 from seq2seq.model.platforms import by_platform
 from seq2seq.runtime.devices import AXIS, replicated
-from seq2seq.training.loss import LossSums, Targets, blockwise_cross_entropy, zero_sums
+from seq2seq.training.loss import LossSums, WeightedLabels, blockwise_cross_entropy, zero_sums
 from seq2seq.training.parameters import init_params, merge_params, split_params
 
 
@@ -110,9 +110,9 @@ def loss_sums(
     weights = batch.loss_weights  # [B, T]
     if weights is None:
         weights = (batch.target_segments > 0).astype(jnp.float32)  # [B, T]
-    targets = Targets(jnp.asarray(batch.labels), jnp.asarray(weights))
+    labeled = WeightedLabels(jnp.asarray(batch.labels), jnp.asarray(weights))
     sums = blockwise_cross_entropy(
-        hidden, to_logits, targets, config.label_smoothing, config.loss_block, r_drop
+        hidden, to_logits, labeled, config.label_smoothing, config.loss_block, r_drop
     )
     return jax.tree.map(lambda x: x / 2, sums) if r_drop else sums
 

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from seq2seq.training.loss import Targets, blockwise_cross_entropy, cross_entropy, divergence
+from seq2seq.training.loss import WeightedLabels, blockwise_cross_entropy, cross_entropy, divergence
 
 B, T, V, D = 3, 7, 11, 5
 
@@ -116,7 +116,7 @@ def test_blocks_give_the_same_loss_and_gradient(r_drop, sizes):
 
     def blocks(hidden, table, labels, weights, block):
         to_logits = lambda x: x @ table.T  # noqa: E731
-        fixed = Targets(labels, weights), 0.1, block, r_drop
+        fixed = WeightedLabels(labels, weights), 0.1, block, r_drop
         return 3.0 * blockwise_cross_entropy(hidden, to_logits, *fixed).loss
 
     @jax.jit

@@ -97,7 +97,7 @@ def load_example(
     # Of each side alone, with the tokens around its text.
     item, forcing = Item(source, source), translator.forcing
     ids = translator.source_tokenizer.encode(source.strip())
-    pairs = {"source": forcing.text_pair(0, item, ids, [])}
+    pairs = {"source": forcing.pairs.of_texts(0, item, ids, [])}
     if target is None:
         numbers = [translator.target_tokenizer.id_of(piece) for piece in attention.target[:-1]]
         target = translator.target_tokenizer.decode(
@@ -105,7 +105,7 @@ def load_example(
         )
     else:
         ids = translator.target_tokenizer.encode(target.strip())
-        pairs["target"] = forcing.text_pair(0, item, [], ids)
+        pairs["target"] = forcing.pairs.of_texts(0, item, [], ids)
     truncated = tuple(side for side, pair in pairs.items() if pair.cut)
     return Example(attention, source, target, truncated)
 

@@ -261,7 +261,7 @@ class Translator:
         tokenizers = self.source_tokenizer, self.target_tokenizer
         texts = source_text(item, tokenizers[0]), stripped(item.target or "", tokenizers[1])
         ids = [side.encode(text) for side, text in zip(tokenizers, texts, strict=True)]
-        pair = self.forcing.text_pair(0, item, *ids)
+        pair = self.forcing.pairs.of_texts(0, item, *ids)
         if target is None:
             (translation,) = self.stream([item])
             end = self._models[model].end_id

@@ -100,8 +100,10 @@ def test_the_numbers_refer_to_the_generated_ids_also_if_the_text_splits_differen
         [Source(0, source)], [[Hypothesis(text, -1.0, -1.0, 3, ids)]]
     )
     assert text == "eins zwei drei" and hypothesis.scored.tokens == ["eins zwei", "drei", "</s>"]
-    assert list(forcing.scored([forcing.pair(source, ids)])) == [{0: hypothesis.scored}]
-    split_again = next(forcing.scored(forcing.pairs([(0, Item("drei vier", "", target=text))])))[0]
+    assert list(forcing.scored([forcing.pairs.of_ids(source, ids)])) == [{0: hypothesis.scored}]
+    split_again = next(
+        forcing.scored(forcing.pairs.of_lines([(0, Item("drei vier", "", target=text))]))
+    )[0]
     assert split_again.tokens == ["eins", "zwei", "drei", "</s>"]
     assert split_again.log_prob != hypothesis.scored.log_prob
 
@@ -140,7 +142,7 @@ def test_each_source_of_a_call_has_its_own_forced_tokens_before_its_prefix(trans
     best = {searched.number: nbest[0] for searched, nbest in call}
     for number, (free, prefix) in enumerate(starts):
         assert tuple(best[number].ids[: len(free + prefix)]) == free + prefix
-        pair = forced.forcing.pair(source, best[number].ids, len(free))
+        pair = forced.forcing.pairs.of_ids(source, best[number].ids, len(free))
         (score,) = next(iter(forced.forcing.scored([pair]))).values()
         assert score.log_prob == pytest.approx(best[number].log_prob, abs=1e-4)
         assert [x == 0.0 for x in score.log_probs[: len(free + prefix)]] == (

@@ -93,14 +93,14 @@ def test_a_given_target_is_scored_with_the_tokens_around_texts(translator):
     ((translation,),) = (
         group.values() for group in translator.numbered_scores(enumerate(items)) if group
     )
-    (pair,) = translator.forcing.pairs(list(enumerate(items)))
+    (pair,) = translator.forcing.pairs.of_lines(list(enumerate(items)))
     encode = translator.source_tokenizer.encode
     assert pair.source == [ENG, *encode("ein Hund"), 2, 1] and pair.after == 1
     assert pair.target == [ENG, 1, *target.encode("Hunde"), 2]
     scored = translation.hypotheses[0].scored
-    by_ids = translator.forcing.pair(pair.source[:-2], pair.target[:-1], 2, after=(1,))
+    by_ids = translator.forcing.pairs.of_ids(pair.source[:-2], pair.target[:-1], 2, after=(1,))
     assert by_ids == pair and scored.log_probs[:2] == [0, 0]
-    short = [translator.forcing.pair([i], [i, 1, 5], after=(1,)) for i in range(4, 20)]
+    short = [translator.forcing.pairs.of_ids([i], [i, 1, 5], after=(1,)) for i in range(4, 20)]
     for group in translator.forcing.scored(short):  # never to the end token or after it
         assert all({i for i, _ in result.links} == {0} for result in group.values())
     weights = translator.attention("ein Hund", "Hunde")
@@ -114,7 +114,10 @@ def test_a_given_target_is_scored_with_the_tokens_around_texts(translator):
 
 def test_a_scored_source_is_truncated_as_that_of_a_search(translator):
     item = Item("ein " * 100, "", target="Hund")
-    (source,), (pair,) = sources_of(translator, [item]), translator.forcing.pairs([(0, item)])
+    (source,), (pair,) = (
+        sources_of(translator, [item]),
+        translator.forcing.pairs.of_lines([(0, item)]),
+    )
     end = translator.engine.models[0].config.end_id
     assert list(pair.source) == [*source.ids, end, *source.after]
     assert pair.cut == source.cut > 0

@@ -12,8 +12,8 @@ import numpy as np
 
 from seq2seq.data.tokenizers.tokenizer import Tokenizer
 from seq2seq.decoding.engine.buckets import pad
+from seq2seq.decoding.engine.encoded_pairs import EncodedPair
 from seq2seq.decoding.engine.engine import Engine
-from seq2seq.decoding.engine.teacher_forcing import EncodedPair
 from seq2seq.model.encoder_decoder import EncoderDecoder
 from seq2seq.model.search.scoring import GivenPairs, teacher_forcing
 from seq2seq.runtime.devices import check_not_forked

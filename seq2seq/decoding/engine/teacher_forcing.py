@@ -6,16 +6,20 @@ Axes: B sentences · S source · T target.
 from collections.abc import Callable, Iterator, Sequence
 from functools import cached_property, lru_cache, partial
 from itertools import count
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import numpy as np
 
 from seq2seq.config.tree import DecodingConfig
-from seq2seq.data.tokenizers.characters import characters_of
-from seq2seq.data.tokenizers.tokenizer import Tokenizer, encode_truncated
-from seq2seq.data.tokens.affixes import Affixes
+from seq2seq.data.tokenizers.tokenizer import Tokenizer
 from seq2seq.decoding.engine.buckets import by_bucket, distribute, merge_devices, pad
+from seq2seq.decoding.engine.encoded_pairs import (
+    AffixesOfLine,
+    EncodedPair,
+    EncodedPairs,
+    without_affixes,
+)
 from seq2seq.decoding.engine.engine import Engine
 from seq2seq.decoding.engine.programs import on_devices
 from seq2seq.decoding.results import (
@@ -25,8 +29,6 @@ from seq2seq.decoding.results import (
     Source,
     Translation,
     blank_translation,
-    source_text,
-    stripped,
 )
 from seq2seq.model.encoder_decoder import EncoderDecoder
 from seq2seq.model.search.arguments import SearchOptions
@@ -34,23 +36,6 @@ from seq2seq.model.search.hypotheses import length_penalty
 from seq2seq.model.search.scoring import GivenPairs, attended_tokens, score_targets
 
 PROGRAMS = 8  # kept, one for each set of models and of rules that change scores
-
-
-class EncodedPair(NamedTuple):
-    """Token ids of both sides, truncated, with end tokens."""
-
-    source: list[int]
-    target: list[int]
-    cut: int  # tokens truncated from the longer side
-    forced: int = 0  # first tokens of the target, which cost nothing
-    forced_end: bool = False  # the end token is at the limit of a search and costs nothing
-    after: int = 0  # tokens of the source after its end token
-    unknown: tuple[str, ...] = ()  # characters of the texts that the vocabularies lack
-
-    @property
-    def length(self) -> int:
-        """Tokens of the longer side."""
-        return max(len(self.source), len(self.target))
 
 
 class TeacherForcing:
@@ -61,87 +46,21 @@ class TeacherForcing:
         engine: Engine,
         decoding: DecodingConfig,
         tokenizers: tuple[Tokenizer, Tokenizer],
-        affixes_of_line: Callable[[int, Item], Affixes] = lambda number, item: Affixes(),
+        affixes_of_line: AffixesOfLine = without_affixes,
     ):
         """`affixes_of_line(number, item)` are the tokens around the texts of a line."""
         self._engine, self._decoding, self._tokenizers = engine, decoding, tokenizers
-        self._affixes_of_line = affixes_of_line
+        self.pairs = EncodedPairs(engine, decoding, tokenizers, affixes_of_line)
 
     @cached_property
     def _run(self) -> Callable[..., Any]:
         """The compiled pass. It is made at the first use, because it needs the devices."""
         return scoring_program(tuple(self._engine.models), scoring_options(self._engine.options))
 
-    def pair(
-        self,
-        source: Sequence[int],
-        target: Sequence[int],
-        forced: int = 0,
-        prefix: int = 0,
-        after: Sequence[int] = (),
-    ) -> EncodedPair:
-        """The pair of these token ids without end tokens, truncated to the longest bucket.
-
-        The target begins with `forced` tokens that cost nothing and `prefix` others to which the
-        search was restricted. The ids `after` follow the end token of the source."""
-        end, room = self._engine.models[0].config.end_id, self._room
-        cut = max(0, len(source) + len(after) - room, len(target) - room)
-        source = [*source[: room - len(after)], end, *after]
-        target = [*target[:room], end]
-        ends_free = self._decoding.forced_end and len(target) == self._engine.limit(
-            len(source), forced + prefix
-        )
-        return EncodedPair(source, target, cut, forced, ends_free, len(after))
-
-    def text_pair(
-        self, number: int, item: Item, source: list[int], target: list[int]
-    ) -> EncodedPair:
-        """The pair of the ids of the texts of line `number`, with the tokens around them. A blank
-        source has none."""
-        affixes = self._affixes_of_line(number, item) if source or target else Affixes()
-        forced = (*affixes.target_begin, *self._engine.forced)
-        after: tuple[int, ...] = ()
-        if source:
-            source, after = [*affixes.source_begin, *source], affixes.source_end
-        return self.pair(source, self._with_forced(forced, target), len(forced), after=after)
-
-    def _with_forced(self, forced: tuple[int, ...], target: list[int]) -> list[int]:
-        """The ids of a given target with those before them with which every translation begins. A
-        target that begins with the text of these pieces has it once."""
-        if not forced:
-            return target
-        tokenizer = self._tokenizers[1]
-        text = tokenizer.encode(tokenizer.decode(forced))  # special tokens are no text
-        rest = target[len(text) :] if target[: len(text)] == text else target
-        return [*forced, *rest]
-
-    @property
-    def _room(self) -> int:
-        """The most tokens of a side without its end token."""
-        return self._engine.buckets[-1] - 1
-
-    def pairs(self, lines: Sequence[tuple[int, Item]]) -> list[EncodedPair | None]:
-        """The pairs of these numbered lines and their targets; None if both sides are blank."""
-        sources = [source_text(item, self._tokenizers[0]) for _, item in lines]
-        targets = [stripped(item.target or "", self._tokenizers[1]) for _, item in lines]
-        sides = map(encode_truncated, self._tokenizers, (sources, targets), (self._room,) * 2)
-        lacks = [characters_of(tokenizer).unknown for tokenizer in self._tokenizers]
-        pairs: list[EncodedPair | None] = []
-        for i, ((number, item), *both) in enumerate(zip(lines, *sides, strict=True)):
-            (source, source_cut), (target, target_cut) = both
-            if source or target:
-                pair = self.text_pair(number, item, source, target)
-                unknown = [*lacks[0](sources[i], source), *lacks[1](targets[i], target)]
-                cut = pair.cut + max(source_cut, target_cut)
-                pairs.append(pair._replace(cut=cut, unknown=tuple(dict.fromkeys(unknown))))
-            else:
-                pairs.append(None)
-        return pairs
-
     def translations(self, lines: Sequence[tuple[int, Item]]) -> Iterator[dict[int, Translation]]:
         """Each line as a translation whose only hypothesis is its target, with its score, by index,
         as the calls end; blank if both sides are blank."""
-        pairs = self.pairs(lines)
+        pairs = self.pairs.of_lines(lines)
         yield {
             index: blank_translation(lines[index][1].replaced)
             for index, pair in enumerate(pairs)
@@ -192,7 +111,7 @@ class TeacherForcing:
         """The hypotheses of each source with the scores of their token ids; without a score if no
         hypothesis satisfies the search rules."""
         pairs = [
-            self.pair(
+            self.pairs.of_ids(
                 source.ids, hypothesis.ids, len(source.forced), len(source.prefix), source.after
             )
             if hypothesis.score > float("-inf")

@@ -16,7 +16,7 @@ import jax.numpy as jnp
 from flax import linen as nn
 from jaxtyping import Array, Bool, Float, Int
 
-from .checks import check_array, check_bias, check_mask, check_shape
+from .checks import checked
 from .config import ModelConfig
 from .layers import Dropout
 from .matmul import FULL, activations_precision, cast_weights, matmul
@@ -48,18 +48,11 @@ def causal_mask(length: int) -> Bool[Array, "1 1 T T"]:
     return jnp.tril(jnp.ones((length, length), bool))[None, None]
 
 
+@checked
 def segment_mask(
     query_segments: Int[Array, "B T"], key_segments: Int[Array, "B S"]
 ) -> Bool[Array, "B 1 T S"]:
     """Each query may attend to its own segment; segment 0 is padding and attends to nothing."""
-    check_array("query_segments", query_segments, "integer", "B T")
-    check_array("key_segments", key_segments, "integer", "B S")
-    check_shape(
-        "key_segments",
-        key_segments,
-        (len(query_segments), key_segments.shape[1]),
-        "as many rows as query_segments",
-    )
     same = query_segments[:, :, None] == key_segments[:, None, :]  # [B, T, S]
     return (same & (query_segments > 0)[:, :, None])[:, None]
 
@@ -75,6 +68,7 @@ class AttentionOptions(NamedTuple):
 PLAIN = AttentionOptions()  # equation 1
 
 
+@checked
 def dot_product_attention(
     queries: Float[Array, "B H T K"],
     keys: Float[Array, "B H S K"],
@@ -89,7 +83,6 @@ def dot_product_attention(
     and softmax are float32. A query that may attend to nothing has weights and output 0. The
     returned weights are those before `options.drop`; under jit, unused weights cost nothing.
     """
-    check_attention(queries, keys, values, mask, bias)
     drop, precision, scale = options
     scores = attention_scores(queries, keys, mask, precision, bias, scale)  # [B, H, T, S]
     (weights,) = masked_softmax([scores])  # [B, H, T, S]
@@ -140,22 +133,6 @@ def masked_softmax(blocks: Sequence[Float[Array, "... _"]]) -> list[Float[Array,
     return [block / jnp.maximum(total, 0.5) for block in exponentials]
 
 
-def check_attention(
-    queries: Array, keys: Array, values: Array, mask: Array | None, bias: Array | None = None
-) -> None:
-    """Raises TypeError or ValueError that names an argument of `dot_product_attention`."""
-    check_array("queries", queries, "floating", "B H T K")
-    check_array("keys", keys, "floating", "B H S K")
-    check_array("values", values, "floating", "B H S K")
-    (b, h, t, k), s = queries.shape, keys.shape[2]
-    check_shape("keys", keys, (b, h, s, k), "[B, H, S, K] with B, H and K of queries")
-    check_shape("values", values, keys.shape, "that of keys")
-    if mask is not None:
-        check_mask(mask, (b, h, t, s))
-    if bias is not None:
-        check_bias(bias, (b, h, t, s))
-
-
 def project(
     x: Float[Array, "B T D"], weight: Float[Array, "D H K"], bias: Float[Array, "H K"] | None
 ) -> Float[Array, "B H T K"]:
@@ -167,14 +144,13 @@ def project(
     return jnp.swapaxes(joined.reshape(*x.shape[:2], *weight.shape[1:]), 1, 2)
 
 
+@checked
 def project_keys_values(
     params: AttentionParams,
     x: Float[Array, "B S D"],
     rotate: Callable[[Array], Array] | None = None,
 ) -> KeysValues:
     """The keys and values of `x`; `rotate` is a function on the keys (rotary positions)."""
-    check_array("x", x, "floating", "B S D")
-    check_shape("x", x, (*x.shape[:2], len(params.key)), "[B, S, D] with D of params")
     keys = project(x, params.key, params.key_bias)  # [B, H, S, K]
     values = project(x, params.value, params.value_bias)  # [B, H, S, K]
     return KeysValues(keys if rotate is None else rotate(keys), values)
@@ -206,6 +182,7 @@ class HeadOptions(NamedTuple):
 PLAIN_HEADS = HeadOptions()  # section 3.2.2
 
 
+@checked
 def multi_head_attention(
     params: AttentionParams,
     x: Float[Array, "B T D"],
@@ -220,8 +197,6 @@ def multi_head_attention(
     of `dot_product_attention`. With bfloat16 weights, float32 queries, keys and values are
     multiplied in JAX's default precision (`activations_precision`).
     """
-    check_array("x", x, "floating", "B T D")
-    check_shape("x", x, (*x.shape[:2], len(params.query)), "[B, T, D] with D of params")
     queries = project(x, params.query, params.query_bias)  # [B, H, T, K]
     if options.rotate is not None:
         queries = options.rotate(queries)

@@ -22,10 +22,9 @@ from .attention import (
     AttentionOptions,
     KeysValues,
     attention_scores,
-    check_attention,
     masked_softmax,
 )
-from .checks import check_array, check_bias, check_mask, check_shape
+from .checks import check_shape, checked
 from .config import ModelConfig
 from .platforms import by_platform
 
@@ -84,6 +83,7 @@ def empty_caches(
     return tuple(Cache(layer, jnp.array(0)) for layer in layers)
 
 
+@checked
 def extend_cache(cache: Cache, new: KeysValues, index: Int[Array, " B"]) -> Cache:
     """Write the N new entries of each row from `index` ≥ 0 on, without those beyond the cache.
 
@@ -91,8 +91,6 @@ def extend_cache(cache: Cache, new: KeysValues, index: Int[Array, " B"]) -> Cach
     gets NaN. For the others, such as those of the next sentence in this row, the mask replaces the
     score, and the weight 0 · value is 0, which it would not be for NaN and infinity.
     """
-    check_array("index", index, "integer", "B")
-    check_shape("index", index, new.keys.shape[:1], "one for each row of the cache")
     broken = ~jnp.isfinite(new.values).all(axis=-1, keepdims=True)  # [B, H, N, 1]
     # 2 × [B, H, N, K]
     new = KeysValues(jnp.where(broken, jnp.nan, new.keys), jnp.where(broken, 0, new.values))
@@ -142,6 +140,7 @@ def ancestry_mask(ancestry: Int[Array, "B N T"]) -> Bool[Array, "B 1 N T*N"]:
 
 
 @partial(jax.jit, static_argnames="options")  # one trace for all layers
+@checked
 def attend_to_cache(
     queries: Float[Array, "B H T K"],
     cache: Cache,
@@ -151,7 +150,7 @@ def attend_to_cache(
 ) -> tuple[Float[Array, "B H T K"], Float[Array, "B H T S"]]:
     """`blockwise_attention` to a cache; the blocks after its last entry in use are not read."""
     ends = cache.ends
-    check_mask(mask, (*queries.shape[:3], ends[-1]))
+    check_shape("mask", mask, (*mask.shape[:3], ends[-1]), "S of all blocks")
 
     def attend(blocks_read: int) -> tuple[Array, Array]:
         # The keys are transposed inside the branch: outside, XLA would copy them.
@@ -168,6 +167,7 @@ def attend_to_cache(
     return jax.lax.switch(cache.last // ends[0], branches)
 
 
+@checked
 def blockwise_attention(
     queries: Float[Array, "B H T K"],
     blocks: Sequence[KeysValues],
@@ -180,12 +180,10 @@ def blockwise_attention(
     A block that `mask` hides from a query adds exact zeros (`masked_softmax`). So the output for a
     query has the same bits with and without further blocks that are hidden from it.
     """
-    check_attention(queries, blocks[0].keys, blocks[0].values, None)
-    ends = np.cumsum([block.keys.shape[2] for block in blocks])
-    shape = *queries.shape[:3], int(ends[-1])
-    check_mask(mask, shape)
-    if bias is not None:
-        check_bias(bias, shape)
+    ends, first = np.cumsum([block.keys.shape[2] for block in blocks]), blocks[0].keys
+    check_shape("mask", mask, (*mask.shape[:3], int(ends[-1])), "S of all blocks")
+    (b, h, _, k), s = queries.shape, first.shape[2]
+    check_shape("keys", first, (b, h, s, k), "[B, H, S, K] with B, H and K of queries")
     drop, precision, scale = options
     # Lists have an entry of size s for each block.
     masks = jnp.split(mask, ends[:-1], axis=-1)  # [B, H, T, s]

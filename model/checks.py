@@ -3,15 +3,22 @@
 JAX broadcasts and converts silently: it accepts a float mask as boolean and clamps an id beyond a
 table. These checks raise TypeError (dtype) or ValueError (shape or value) that names the
 argument. They read only dtypes and shapes, so they cost nothing at run time.
+
+The annotations of a function state its shapes; `checked` compares arguments with them. The other
+checks are of values, and of what functions of the user return.
 """
 
+import inspect
 from collections.abc import Callable, Collection
-from typing import Any
+from functools import wraps
+from types import NoneType
+from typing import Any, TypeVar, cast
 
 import jax
 import jax.numpy as jnp
 
 DTYPES = {"boolean": jnp.bool_, "integer": jnp.integer, "floating": jnp.floating}
+KINDS = {"Bool": "boolean", "Int": "integer", "Float": "floating"}  # of annotations
 
 
 def check_array(name: str, x: Any, dtype: str, axes: str) -> None:
@@ -40,25 +47,56 @@ def check_length(name: str, x: Any, longest: int) -> None:
         )
 
 
-def check_mask(mask: Any, shape: tuple[int, ...], axes: str = "B H T S") -> None:
-    """An attention mask must broadcast to the axes of the scores, its last one without
-    broadcasting."""
-    _check_for_scores("mask", mask, "boolean, True = may attend", shape, axes)
+Function = TypeVar("Function", bound=Callable[..., Any])
 
 
-def check_bias(bias: Any, shape: tuple[int, ...]) -> None:
-    """As `check_mask`, for a bias on attention scores."""
-    _check_for_scores("bias", bias, "floating", shape, "B H T S")
+def checked(function: Function) -> Function:
+    """`function` with checks of the arrays that its annotations describe, as its arguments and in
+    NamedTuples among them.
+
+    An axis has one size in all arguments; one with "#" may also be 1. So nothing is broadcast that
+    the annotation does not name.
+    """
+    annotations, signature = function.__annotations__, inspect.signature(function)
+
+    @wraps(function)
+    def call(*arguments: Any, **named: Any) -> Any:
+        sizes: dict[str, int] = {}  # of the axes
+        for name, value in signature.bind(*arguments, **named).arguments.items():
+            _check_annotation(name, value, annotations.get(name), sizes)
+        return function(*arguments, **named)
+
+    return cast(Function, call)
 
 
-def _check_for_scores(name: str, x: Any, dtype: str, shape: tuple[int, ...], axes: str) -> None:
-    check_array(name, x, dtype, axes)
-    sizes = zip(x.shape[:-1], shape[:-1], strict=True)
-    if x.shape[-1] != shape[-1] or any(size not in (1, full) for size, full in sizes):
-        raise ValueError(
-            f"{name} must broadcast to [{', '.join(axes.split())}] = {shape} without its last axis "
-            f"being broadcast; got shape {x.shape}"
-        )
+def _check_annotation(name: str, value: Any, annotation: Any, sizes: dict[str, int]) -> None:
+    choices = getattr(annotation, "__args__", (annotation,))  # those of a union
+    annotation = next((choice for choice in choices if hasattr(choice, "dim_str")), None)
+    if annotation is not None and not (value is None and NoneType in choices):
+        check_array(name, value, KINDS[annotation.dtype.__name__], annotation.dim_str)
+        _check_axes(name, value, annotation.dim_str, sizes)
+    elif hasattr(value, "_fields"):
+        for field, array in zip(value._fields, value, strict=True):
+            _check_annotation(f"{name}.{field}", array, type(value).__annotations__[field], sizes)
+
+
+def _check_axes(name: str, x: Any, axes: str, sizes: dict[str, int]) -> None:
+    """Compare the shape of x with the sizes of its axes; add those that `sizes` does not have."""
+    names = axes.split()
+    if "..." in names:
+        place = names.index("...")
+        names[place : place + 1] = ["_"] * (len(x.shape) - len(names) + 1)
+    for axis, size in zip(names, x.shape, strict=True):
+        axis_name = axis.removeprefix("#")
+        if axis == "_" or (axis != axis_name and size == 1):
+            continue
+        expected = int(axis) if axis.isdigit() else sizes.setdefault(axis_name, size)
+        if size != expected:
+            or_1 = " or 1" if axis != axis_name else ""
+            raise ValueError(
+                f"{name} must have the axes [{', '.join(axes.split())}] with {axis_name} = "
+                f"{expected}{or_1}; got shape {x.shape}"
+            )
 
 
 def check_memory(memory: Any, kind: type[tuple[Any, ...]], entries: int, expected: str) -> None:

@@ -14,7 +14,7 @@ import jax.numpy as jnp
 from flax import linen as nn
 from jaxtyping import Array, Bool, Float, Int
 
-from .checks import check_array, check_shape
+from .checks import checked
 from .config import ModelConfig
 from .matmul import cast_weights, matmul
 from .parameters import parameter
@@ -45,6 +45,7 @@ def gru_cell(
     return candidate + z * (state - candidate)
 
 
+@checked
 def gru(
     params: GruParams,
     x: Float[Array, "B T I"],
@@ -54,10 +55,6 @@ def gru(
 ) -> Float[Array, "B T D"]:
     """The state of a GRU after each input. At `starts` the state before the input is `initial`
     (None: 0). With `reverse` inputs are read from the last to the first."""
-    check_array("x", x, "floating", "B T I")
-    check_shape("x", x, (*x.shape[:2], len(params.input)), "[B, T, I] with I of params")
-    check_array("starts", starts, "boolean, True = first of a segment", "B T")
-    check_shape("starts", starts, x.shape[:2], "[B, T] of x")
     if initial is None:
         initial = jnp.zeros((*x.shape[:2], len(params.recurrent)), x.dtype)
 

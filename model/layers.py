@@ -12,7 +12,7 @@ import jax.numpy as jnp
 from flax import linen as nn
 from jaxtyping import Array, Float, Int, UInt
 
-from .checks import check_array, check_choice, check_shape
+from .checks import check_choice, checked
 from .config import ModelConfig
 from .matmul import cast_weights, matmul, matmul_transposed
 from .parameters import parameter
@@ -35,30 +35,28 @@ class FeedForwardParams(NamedTuple):
     gate: Float[Array, "D F"] | None = None
 
 
+@checked
 def layer_norm(
     x: Float[Array, "... D"], scale: Float[Array, " D"], bias: Float[Array, " D"], epsilon: float
 ) -> Float[Array, "... D"]:
     """(x − mean) / √(variance + ε) · scale + bias, in float32 (Ba et al. 2016)."""
-    check_array("x", x, "floating", "... D")
-    check_shape("scale", scale, x.shape[-1:], "the last axis of x")
-    check_shape("bias", bias, x.shape[-1:], "the last axis of x")
     y = x.astype(jnp.float32)  # [..., D]
     y = y - y.mean(axis=-1, keepdims=True)
     y = y * jax.lax.rsqrt(jnp.square(y).mean(axis=-1, keepdims=True) + epsilon)
     return (y * scale + bias).astype(x.dtype)
 
 
+@checked
 def rms_norm(
     x: Float[Array, "... D"], scale: Float[Array, " D"], epsilon: float
 ) -> Float[Array, "... D"]:
     """x / √(mean(x²) + ε) · scale, in float32 (Zhang and Sennrich 2019)."""
-    check_array("x", x, "floating", "... D")
-    check_shape("scale", scale, x.shape[-1:], "the last axis of x")
     y = x.astype(jnp.float32)
     y = y * jax.lax.rsqrt(jnp.square(y).mean(axis=-1, keepdims=True) + epsilon)
     return (y * scale).astype(x.dtype)
 
 
+@checked
 def feed_forward(
     params: FeedForwardParams,
     x: Float[Array, "B T D"],
@@ -70,8 +68,6 @@ def feed_forward(
     With a gate, (act(x W_gate) ⊙ (x W_1 + b_1)) W_2 + b_2 (Shazeer 2020, section 2). `drop` is a
     function on the values [B, T, F] that multiply W_2, for dropout.
     """
-    check_array("x", x, "floating", "B T D")
-    check_shape("x", x, (*x.shape[:2], len(params.inner)), "[B, T, D] with D of params")
     check_choice("activation", activation, ACTIVATIONS)
     act = ACTIVATIONS[activation]
     inner = matmul(x, params.inner, params.inner_bias)  # [B, T, F]
@@ -81,23 +77,20 @@ def feed_forward(
     return matmul(inner, params.outer, params.outer_bias)
 
 
+@checked
 def embed(
     table: Float[Array, "V D"], ids: Int[Array, "B T"], scale: bool, dtype: str = "float32"
 ) -> Float[Array, "B T D"]:
     """Rows of the table, multiplied by √d_model if `scale` (section 3.4)."""
-    check_array("ids", ids, "integer", "B T")
-    check_array("table", table, "floating", "V D")
     rows = table[ids].astype(dtype)
     return rows * jnp.asarray(table.shape[1] ** 0.5, dtype) if scale else rows
 
 
+@checked
 def vocabulary_logits(
     x: Float[Array, "... D"], table: Float[Array, "V D"], bias: Float[Array, " V"] | None = None
 ) -> Float[Array, "... V"]:
     """x Eᵀ + b in the dtype of x: the linear map before the softmax (section 3.4)."""
-    check_array("x", x, "floating", "... D")
-    check_array("table", table, "floating", "V D")
-    check_shape("x", x, (*x.shape[:-1], table.shape[1]), "[..., D] with D of table")
     return matmul(x, table.T, bias)
 
 
@@ -133,6 +126,7 @@ def random_bits(
     return x ^ (x >> 16)
 
 
+@checked
 def dropout(
     x: Float[Array, "B ..."],
     rate: float,
@@ -144,7 +138,6 @@ def dropout(
     Without a `key` there is no dropout. `row_ids` are the places of the rows in the global batch
     (default 0 … B−1), so the masks do not depend on how rows are distributed over devices.
     """
-    check_array("x", x, "floating", "B ...")
     if not 0.0 <= rate < 1.0:
         raise ValueError(f"rate must be in [0, 1); got {rate}")
     if key is None or rate == 0.0:

@@ -17,7 +17,7 @@ import numpy as np
 from flax import linen as nn
 from jaxtyping import Array, Float, Int
 
-from .checks import check_array, check_choice, check_shape
+from .checks import check_choice, checked
 from .config import CHOICES, ModelConfig
 from .parameters import parameter
 from .position_rules import POSITION_RULES
@@ -44,11 +44,9 @@ def sinusoidal_positions(
     return table.astype(np.float32)
 
 
+@checked
 def rotate(x: Float[Array, "B H T K"], positions: Int[Array, "B T"]) -> Float[Array, "B H T K"]:
     """Rotate each pair (x_i, x_{i+K/2}) by pos · 10000^(-2i/K) (RoFormer, equation 15)."""
-    check_array("x", x, "floating", "B H T K")
-    check_array("positions", positions, "integer", "B T")
-    check_shape("positions", positions, (x.shape[0], x.shape[2]), "[B, T] of x")
     if x.shape[-1] % 2:
         raise ValueError(f"x must have an even last axis K; got shape {x.shape}")
     half = x.shape[-1] // 2

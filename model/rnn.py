@@ -18,7 +18,7 @@ from flax import linen as nn
 from jaxtyping import Array, Bool, Float, Int
 
 from .attention import masked_softmax, segment_mask
-from .checks import check_array, check_mask, check_shape
+from .checks import checked
 from .config import ModelConfig
 from .encoder_decoder import DecoderState, EncoderDecoder, PairPositions
 from .gru import Gru, GruParams, gates_init, gru_cell, scan_segments, segment_starts
@@ -49,6 +49,7 @@ class RnnMemory(NamedTuple):
     keys_values: AttendedStates | None  # with attention
 
 
+@checked
 def additive_attention(
     params: AdditiveAttentionParams,
     queries: Float[Array, "B N D"],
@@ -59,12 +60,6 @@ def additive_attention(
     """softmax(v tanh(q W_a + k)) V, where `keys` are the states times U_a; returns the context and
     the weights. Softmax in float32. A query that may attend to nothing has weights and output 0.
     """
-    check_array("queries", queries, "floating", "B N D")
-    check_array("keys", keys, "floating", "B S D")
-    (b, n, d), s = queries.shape, keys.shape[1]
-    check_shape("keys", keys, (b, s, d), "[B, S, D] with B and D of queries")
-    check_shape("values", values, (b, s, values.shape[-1]), "[B, S, D] with B and S of keys")
-    check_mask(mask, (b, n, s), "B N S")
     sums = matmul(queries, params.query)[:, :, None] + keys[:, None]  # [B, N, S, D]
     scores = matmul(jnp.tanh(sums), params.score).astype(jnp.float32)  # [B, N, S]
     (weights,) = masked_softmax([jnp.where(mask, scores, -jnp.inf)])  # [B, N, S]

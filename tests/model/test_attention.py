@@ -18,12 +18,13 @@ from seq2seq.model.attention import (
     HeadOptions,
     KeysValues,
     MultiHeadAttention,
+    attention_scores,
     dot_product_attention,
     multi_head_attention,
     project_keys_values,
 )
 from seq2seq.model.config import ModelConfig
-from seq2seq.model.matmul import cast_weights
+from seq2seq.model.matmul import FULL, cast_weights
 from seq2seq.model.positions import rotate
 
 B, H, T, S, K = 2, 3, 5, 7, 11
@@ -322,6 +323,6 @@ def test_rotary_positions_rotate_keys_and_queries_but_not_values():
 
 def test_shape_annotations_are_checked_in_tests():
     pytest.importorskip("beartype")
-    queries, keys, values = queries_keys_values()
-    with pytest.raises(TypeCheckError, match="values"):
-        dot_product_attention(queries, keys, jnp.asarray(np.asarray(values)[:, :, 1:]))
+    queries, keys, _ = queries_keys_values()
+    with pytest.raises(TypeCheckError, match="keys"):
+        attention_scores(queries, jnp.asarray(np.asarray(keys)[..., 1:]), None, FULL)

@@ -56,7 +56,7 @@ def gru(
     """The state of a GRU after each input. At `starts` the state before the input is `initial`
     (None: 0). With `reverse` inputs are read from the last to the first."""
     if initial is None:
-        initial = jnp.zeros((*x.shape[:2], len(params.recurrent)), x.dtype)
+        initial = jnp.zeros((*x.shape[:2], len(params.recurrent)), x.dtype)  # [B, T, D]
 
     def advance(state: Array, projected: Array) -> tuple[Array, Array]:
         state = gru_cell(params, projected, state)
@@ -79,12 +79,12 @@ def scan_segments(
 
     def advance_or_start(state: Array, step_inputs: tuple[Array, Array, Any]) -> tuple[Array, Any]:
         start, first, inputs = step_inputs  # [B], [B, …], begin with B
-        start = jnp.expand_dims(start, tuple(range(1, state.ndim)))
+        start = jnp.expand_dims(start, tuple(range(1, state.ndim)))  # [B, 1, …]
         return advance(jnp.where(start, first, state), inputs)
 
     # Arrays begin with T, B.
     by_time = jax.tree.map(lambda x: jnp.swapaxes(x, 0, 1), (starts, initial, inputs))
-    zero = jnp.zeros_like(by_time[1][0])
+    zero = jnp.zeros_like(by_time[1][0])  # [B, …]
     _, outputs = jax.lax.scan(advance_or_start, zero, by_time, reverse=reverse)
     return jax.tree.map(lambda x: jnp.swapaxes(x, 0, 1), outputs)
 

@@ -142,7 +142,7 @@ def dropout(
         raise ValueError(f"rate must be in [0, 1); got {rate}")
     if key is None or rate == 0.0:
         return x
-    row_ids = jnp.arange(x.shape[0]) if row_ids is None else row_ids
+    row_ids = jnp.arange(x.shape[0]) if row_ids is None else row_ids  # [B]
     keep = random_bits(key, row_ids, x.shape[1:]) >= jnp.uint32(int(rate * 2**32))  # [B, …]
     return jnp.where(keep, x * jnp.asarray(1.0 / (1.0 - rate), x.dtype), 0)
 

@@ -40,8 +40,8 @@ def sinusoidal_positions(
     frequencies = 10000.0 ** (-np.arange(0, d_model, 2) / (d_model - difference))  # [D/2]
     angles = (np.arange(length) + difference)[:, None] * frequencies  # [T, D/2]
     axis = -1 if layout == "interleaved" else 1
-    table = np.stack([np.sin(angles), np.cos(angles)], axis=axis).reshape(length, d_model)
-    return table.astype(np.float32)
+    pairs = np.stack([np.sin(angles), np.cos(angles)], axis=axis)  # [T, D/2, 2] or [T, 2, D/2]
+    return pairs.reshape(length, d_model).astype(np.float32)
 
 
 @checked

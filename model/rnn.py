@@ -170,7 +170,7 @@ class DecoderLayer(nn.Module):
         mask: Bool[Array, "B T S"],
     ) -> tuple[Float[Array, "B T D"], Float[Array, "B T D"] | None]:
         """The states and the contexts of all tokens (teacher forcing)."""
-        params, projected = self.params, self.project(x)
+        params, projected = self.params, self.project(x)  # [B, T, 3, D]
         # The attention of each step has intermediate values [B, S, D].
         cell = jax.checkpoint(decoder_cell) if self.config.remat else decoder_cell
 
@@ -219,7 +219,7 @@ class RnnEncoder(nn.Module):
         segments: Int[Array, "B S"],
         row_ids: Int[Array, " B"] | None = None,
     ) -> Float[Array, "B S D"]:
-        x = self.dropout(x, row_ids)
+        x = self.dropout(x, row_ids)  # [B, S, D]
         directions = (self.forward, self.backward) if self.backward else (self.forward,)
         for layers in zip(*directions, strict=True):
             states = [layer(x, segments) for layer in layers]  # [B, S, D], or 2 × [B, S, D/2]

@@ -119,7 +119,7 @@ class Layer(nn.Module):
         kernels = self.config.attention_kernels and not self.is_mutable_collection("intermediates")
         attend = attend_on_platform if kernels else attend_to_all
         ids = None if positions is None else positions.ids
-        bias = self.bias(positions, cache)
+        bias = self.bias(positions, cache)  # [B, H, T, C] or None
 
         def rotate(heads: Array) -> Array:  # [B, H, T, K]
             return self.positions.rotate(heads, ids)

@@ -58,7 +58,8 @@ def connect(f: flags.FlagValues) -> None:
         return
     set_timeout(WAIT_FACTOR * f.process_timeout)
     jax.config.update("jax_cpu_collectives_implementation", "gloo")
-    jax.config.update("jax_enable_preemption_service", False)  # it would intercept SIGTERM
+    # Its handler of SIGTERM (jax 0.10.2 to 0.12) replaces the default and any installed before.
+    jax.config.update("jax_enable_preemption_service", False)
     redirect_native_stdout()
     limit = START_FACTOR * f.process_timeout
     address = f.coordinator or "the coordinator of the cluster"

@@ -134,8 +134,8 @@ def _write(url: str, source: BinaryIO, size: int, new: bool) -> None:
     source.seek(0)
     if size <= PART:
         content = source.read(size)
-        # gcsfs writes a single \n before the boundary: the server takes a \r before it as part of
-        # the boundary, and drops what follows a boundary in the content.
+        # gcsfs (2026.10.1) writes a single \n before a fixed boundary. A \r before it belongs to it
+        # (RFC 2046, 5.1.1): "a\r" is stored as "a"; and a boundary in the content ends it.
         if not content.endswith(b"\r") and BOUNDARY not in content:
             system.pipe_file(path, content, **({"mode": "create"} if new else {}))
             return
@@ -231,14 +231,15 @@ def is_same(url: str, other: str) -> bool:
 
 def _file_system(url: str) -> tuple[Any, str]:
     """The file system of a URL and the path in it. ImportError if its package is missing."""
-    # gcsfs would ask by gRPC whether a bucket is zonal, and leave the objects of one incomplete.
+    # By default gcsfs (2026.10.1) asks by gRPC whether a bucket is zonal, and leaves the objects of
+    # one incomplete.
     os.environ.setdefault("GCSFS_EXPERIMENTAL_ZB_HNS_SUPPORT", "false")
     import fsspec  # imported where it is used: importing it takes 0.1 s
 
-    # gcsfs logs a traceback for each error that it raises.
+    # gcsfs (2026.10.1) logs a traceback for each error that it raises.
     logging.getLogger("gcsfs").setLevel(logging.CRITICAL)
     options = {}
-    if url.startswith(("gs://", "gcs://")):  # gcsfs would wait without end
+    if url.startswith(("gs://", "gcs://")):  # gcsfs (2026.10.1) sets no limit, and waits for ever
         import aiohttp
 
         options["requests_timeout"] = aiohttp.ClientTimeout(LONGEST, sock_read=SILENCE)

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-import ml_dtypes  # noqa: F401 – safetensors needs it for bfloat16
+import ml_dtypes  # noqa: F401 – without it safetensors (0.8) reads no bfloat16
 import numpy as np
 from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save_file

@@ -23,8 +23,9 @@ if TYPE_CHECKING:
 AXIS = "devices"  # the name of the axis of all devices in pmap, shard_map and meshes
 DEVICE_COUNT = "xla_force_host_platform_device_count"  # in XLA_FLAGS
 DETERMINISTIC = "--xla_gpu_deterministic_ops=true"
-# XLA's CPU back end computes some fusions of products and reductions wrongly. Without them training
-# is slower, decoding is not. docs/REUSE.md describes which; the programs of this project have none.
+# XLA's CPU back end (jax 0.10.2 to 0.12) computes some fusions of products and reductions wrongly.
+# Without them training is slower, decoding is not. docs/REUSE.md describes which; the programs of
+# this project have none.
 FUSIONS = "xla_cpu_experimental_ynn_fusion_type"
 CACHE_BYTES = 2_000_000_000
 PROGRAM_BYTES = 100_000  # about the size of a small program in the cache
@@ -67,7 +68,6 @@ def prepare_jax(
         shrink_cache(path)
         jax.config.update("jax_compilation_cache_dir", str(path))
         jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.3)
-        jax.config.update("jax_persistent_cache_min_entry_size_bytes", -1)
 
 
 def is_cache(path: Path) -> bool:

@@ -261,8 +261,8 @@ def test_a_crash_ends_one_part_only(monkeypatch, tmp_path):
 
 
 def test_a_process_has_each_flag_once(monkeypatch):
-    given = ["a.py", "--minutes=9", "--parts", "x", "--part_seconds=2", "-minutes=1", "--output=o"]
-    monkeypatch.setattr(sys, "argv", given)
+    argv = ["a.py", "--minutes=9", "--parts", "x", "--part_seconds=2", "-minutes=1", "--output=o"]
+    monkeypatch.setattr(sys, "argv", argv)
     command = processes.child_command("--parts=y", "--minutes=3")
     assert command[1:] == ["a.py", "--part_seconds=2", "--output=o", "--parts=y", "--minutes=3"]
 

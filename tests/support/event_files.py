@@ -8,16 +8,16 @@ from tensorboardX.record_writer import masked_crc32c
 
 def events(path):
     """The events of a file up to a partial one, which a kill leaves."""
-    raw, found = path.read_bytes(), []
+    raw, whole = path.read_bytes(), []
     while len(raw) >= 8:
         end = 12 + struct.unpack("<Q", raw[:8])[0]
         if len(raw) < end + 4:
             break
         for data, checksum in ((raw[:8], raw[8:12]), (raw[12:end], raw[end : end + 4])):
             assert struct.unpack("<I", checksum)[0] == masked_crc32c(data)
-        found.append(Event.FromString(raw[12:end]))
+        whole.append(Event.FromString(raw[12:end]))
         raw = raw[end + 4 :]
-    return found
+    return whole
 
 
 def tensorboard_points(directory):

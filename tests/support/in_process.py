@@ -29,8 +29,8 @@ USES = "devices local_devices local_device_count device_count default_backend de
 
 def with_defaults(arguments, **defaults) -> list[str]:
     """The flags with those of the `defaults` whose names they do not have: none may be repeated."""
-    given = {str(argument).partition("=")[0] for argument in arguments}
-    others = [f"--{name}={value}" for name, value in defaults.items() if f"--{name}" not in given]
+    names = {str(argument).partition("=")[0] for argument in arguments}
+    others = [f"--{name}={value}" for name, value in defaults.items() if f"--{name}" not in names]
     return [*others, *map(str, arguments)]
 
 

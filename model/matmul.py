@@ -84,7 +84,9 @@ def narrow_matmul(x: Float[Array, "... D"], weight: Float[Array, "D ..."]) -> Fl
 def narrow_product(x: Float[Array, "... D"], weight: Array, axis: int) -> Float[Array, "..."]:
     """The product of x, in the weight's dtype, with the weight over this axis of the weight."""
     narrow, one_row = x.astype(weight.dtype), x.ndim > 1 and x.size == x.shape[-1]
-    if one_row:  # as two: on a CPU, XLA's product of one row in bfloat16 takes up to twice as long
+    if (
+        one_row
+    ):  # as two: on a CPU, XLA's product of one row in bfloat16 takes up to 16 times as long
         narrow = jnp.repeat(narrow, 2, axis=0)
     product = contract(narrow, weight, [x.ndim - 1], [axis]).astype(x.dtype)
     return product[:1] if one_row else product
@@ -104,7 +106,8 @@ def narrow_matmul_backward(
     gradient, batch = gradient.astype(weight.dtype), x.ndim - 1
     x_gradient = contract(gradient, weight, range(batch, gradient.ndim), range(1, weight.ndim))
     if batch == 1:
-        # XLA's CPU back end folds the transposition into a product that it cannot compute.
+        # XLA's CPU back end (jax 0.10.2, 0.12) folds the transposition into a product that it
+        # cannot compute: DotThunk BF16 x BF16 = F32.
         weight_gradient = contract(jax.lax.optimization_barrier(x.T), gradient, [1], [0])
     else:
         weight_gradient = contract(x, gradient, range(batch), range(batch))

@@ -53,6 +53,7 @@ from seq2seq.model.config import ModelConfig
 from seq2seq.model.search.rules import Rules
 from seq2seq.pretrained.models import read_current
 from seq2seq.runtime.control import Control
+from seq2seq.runtime.device_check import check_accelerators
 from seq2seq.runtime.devices import check_not_forked, prepare_jax_by_default
 from seq2seq.runtime.errors import CONFIGURATION, UserError
 from seq2seq.runtime.prefetch import Prefetched
@@ -143,6 +144,7 @@ class Translator:
             data = with_languages(config.data, source_language, target_language)
             translator = cls(models, sides, options, shares, rules, control, data, source_prefix)
             translator.members = tuple(members)
+            check_accelerators()
             translator.use(*(member.load() for member in members))
             stated = members[0].directory, config, options, data, source_prefix
             for line in stated_settings(*stated):

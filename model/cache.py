@@ -17,13 +17,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, Int
 
-from .attention import (
-    PLAIN,
-    AttentionOptions,
-    KeysValues,
-    attention_scores,
-    masked_softmax,
-)
+from .attention import PLAIN, AttentionOptions, KeysValues, attention_scores, masked_softmax
 from .checks import check_shape, checked
 from .config import ModelConfig
 from .platforms import by_platform

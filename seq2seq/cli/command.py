@@ -27,11 +27,7 @@ from seq2seq.runtime.errors import (
     masked,
     naming,
 )
-from seq2seq.runtime.streams import (
-    open_closed_streams,
-    stdout_lost_its_reader,
-    write_stderr,
-)
+from seq2seq.runtime.streams import open_closed_streams, stdout_lost_its_reader, write_stderr
 
 # Messages of Python and absl for a value of another type than that of the flag, and what to print.
 WRONG_TYPES = {

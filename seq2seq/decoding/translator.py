@@ -41,13 +41,7 @@ from seq2seq.decoding.search_options import (
     search_options,
 )
 from seq2seq.decoding.stated_settings import stated_settings
-from seq2seq.decoding.streaming import (
-    WindowFeed,
-    in_order,
-    in_order_with_room,
-    weight,
-    windows,
-)
+from seq2seq.decoding.streaming import WindowFeed, in_order, in_order_with_room, weight, windows
 from seq2seq.decoding.token_ids import check_affixes, encoded_sources
 from seq2seq.model.config import ModelConfig
 from seq2seq.model.search.rules import Rules

@@ -25,11 +25,7 @@ from seq2seq.data.tokenizers.tokenizer import Tokenizer
 from seq2seq.files.output_files import write_atomic
 from seq2seq.model.config import ModelConfig
 from seq2seq.pretrained.common_fields import common_fields
-from seq2seq.pretrained.generation_export import (
-    ENGINE,
-    forced_beginning,
-    generation_settings,
-)
+from seq2seq.pretrained.generation_export import ENGINE, forced_beginning, generation_settings
 from seq2seq.pretrained.json_fields import write_json
 from seq2seq.pretrained.marian import ACTIVATIONS, NOTE, REQUIRED
 from seq2seq.pretrained.marian_tensors import (

@@ -18,13 +18,7 @@ from seq2seq.data.tokenizers.tokenizer import Tokenizer
 from seq2seq.files.output_files import write_atomic
 from seq2seq.pretrained.json_fields import write_json
 from seq2seq.pretrained.language_codes import M2M_CODES, MBART_25
-from seq2seq.pretrained.tokenizer_files import (
-    CONFIG,
-    FAIRSEQ_MODEL,
-    JSON,
-    PEGASUS_OFFSET,
-    T5_MODEL,
-)
+from seq2seq.pretrained.tokenizer_files import CONFIG, FAIRSEQ_MODEL, JSON, PEGASUS_OFFSET, T5_MODEL
 from seq2seq.runtime.errors import CHECKPOINT, UserError
 
 SENTINEL = re.compile(r"<extra_id_(\d+)>")

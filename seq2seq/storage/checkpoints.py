@@ -55,11 +55,7 @@ from seq2seq.storage.orbax_files import (
     reason_of,
 )
 from seq2seq.storage.replicas.replica import Replica
-from seq2seq.storage.run_files import (
-    mean_params,
-    restore_params,
-    steps,
-)
+from seq2seq.storage.run_files import mean_params, restore_params, steps
 from seq2seq.storage.saved_state import check_finite, checkpoint_items, host_copy
 from seq2seq.storage.sizes import megabytes, num_bytes
 

@@ -10,12 +10,7 @@ import pytest
 from seq2seq.config.data_config import DataConfig
 from seq2seq.data.corpora.registry import read_corpus
 from seq2seq.runtime.errors import CONFIGURATION, DATA, OUTPUT
-from seq2seq.scripts import (
-    prepare_cmudict,
-    prepare_fairytaleqa,
-    prepare_samsum,
-    prepare_scan,
-)
+from seq2seq.scripts import prepare_cmudict, prepare_fairytaleqa, prepare_samsum, prepare_scan
 from tests.support.in_process import call_in_process
 
 DICTIONARY = b"'EM  AH M\r\nREAD  R EH D\r\nREAD  R IY D\r\nREAD  R EH D\r\nA  AH\r\nA(1)  EY\r\n"

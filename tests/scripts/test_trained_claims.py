@@ -7,9 +7,7 @@ one with it. Some rules need the full size; here only those are tested that a sm
 import pytest
 
 from seq2seq.scripts import claims
-from seq2seq.scripts.experiments import (
-    parallel_training,
-)
+from seq2seq.scripts.experiments import parallel_training
 from seq2seq.scripts.experiments.outcome import by_arm, read_outcome
 from tests.scripts.tiny_claims import held, measured, one_compilation  # noqa: F401
 

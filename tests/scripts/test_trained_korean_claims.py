@@ -15,22 +15,9 @@ import pytest
 from seq2seq.decoding.engine.teacher_forcing import scoring_program
 from seq2seq.model.search.arguments import SearchOptions
 from seq2seq.model.search.scoring import GivenPairs
-from seq2seq.scripts.experiments import (
-    heads,
-    korean_model,
-    word_alignment,
-    word_vectors,
-)
-from seq2seq.scripts.experiments.korean_model import (
-    korean_task,
-    trained_korean,
-)
-from seq2seq.scripts.experiments.small_model import (
-    forced_pass,
-    padded,
-    token_accuracy,
-    train_model,
-)
+from seq2seq.scripts.experiments import heads, korean_model, word_alignment, word_vectors
+from seq2seq.scripts.experiments.korean_model import korean_task, trained_korean
+from seq2seq.scripts.experiments.small_model import forced_pass, padded, token_accuracy, train_model
 from tests.scripts.tiny_claims import held, measured, one_compilation, short_corpus  # noqa: F401
 
 pytestmark = pytest.mark.slow

@@ -10,17 +10,8 @@ import numpy as np
 import pytest
 
 from seq2seq.model.transformer import Transformer
-from seq2seq.scripts.experiments import (
-    feed_forward_layers,
-    residual_connections,
-    teacher_forcing,
-)
-from seq2seq.scripts.experiments.small_model import (
-    Trained,
-    batch_of,
-    best_hypotheses,
-    small_config,
-)
+from seq2seq.scripts.experiments import feed_forward_layers, residual_connections, teacher_forcing
+from seq2seq.scripts.experiments.small_model import Trained, batch_of, best_hypotheses, small_config
 from seq2seq.training.parameters import init_params
 from tests.scripts.tiny_claims import held, one_compilation  # noqa: F401
 

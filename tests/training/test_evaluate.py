@@ -17,12 +17,7 @@ from seq2seq.data.tokens.pairs import Pairs, ragged
 from seq2seq.storage.best_checkpoint import BestCheckpoint
 from seq2seq.storage.run import Run
 from seq2seq.training import evaluate
-from seq2seq.training.evaluate import (
-    Evaluator,
-    held_out_loss,
-    print_results,
-    samples,
-)
+from seq2seq.training.evaluate import Evaluator, held_out_loss, print_results, samples
 from seq2seq.training.loss import LossSums
 from seq2seq.training.progress import reached_limit
 from tests.support.runs import run_training, state_bytes

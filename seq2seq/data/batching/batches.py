@@ -13,12 +13,7 @@ from jaxtyping import Int64
 from seq2seq.data.batching.loss_weights import loss_weight_scale
 from seq2seq.data.batching.packing import Batch, Plan, RowLayout, pack_pairs, pack_rows
 from seq2seq.data.batching.planner import Planner
-from seq2seq.data.batching.windows import (
-    WINDOW,
-    PairSource,
-    Window,
-    Windows,
-)
+from seq2seq.data.batching.windows import WINDOW, PairSource, Window, Windows
 from seq2seq.data.tokens.pairs import Pairs, select_pairs
 from seq2seq.runtime.prefetch import Prefetched
 

@@ -15,14 +15,7 @@ from jaxtyping import Int64
 from seq2seq.config.data_config import DataConfig
 from seq2seq.data.corpora.blocks import Block
 from seq2seq.data.corpora.corpus import CollectedBlock
-from seq2seq.data.corpora.counts import (
-    EXAMPLES,
-    Counts,
-    Note,
-    merged_notes,
-    none_left,
-    value_range,
-)
+from seq2seq.data.corpora.counts import EXAMPLES, Counts, Note, merged_notes, none_left, value_range
 from seq2seq.data.corpora.part_reader import PartReader, collect_block
 from seq2seq.data.corpora.raw_corpus import MixturePart
 from seq2seq.data.tokenizers.tokenizer import Tokenizer

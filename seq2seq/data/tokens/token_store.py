@@ -23,13 +23,7 @@ import numpy as np
 from jaxtyping import Float32, Int, Int64, Num
 
 from seq2seq.data.tokens.pairs import Pairs, Ragged, Sides, range_places
-from seq2seq.data.tokens.store_files import (
-    INDEX,
-    MappedArray,
-    MemoryArray,
-    is_locked,
-    read_index,
-)
+from seq2seq.data.tokens.store_files import INDEX, MappedArray, MemoryArray, is_locked, read_index
 
 JOURNAL = "progress.jsonl"
 IDS, OFFSETS, NUMBERS, WEIGHTS = "ids.npy", "offsets.npy", "numbers.npy", "loss_weights.npy"

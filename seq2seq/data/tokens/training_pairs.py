@@ -14,13 +14,7 @@ import numpy as np
 from jaxtyping import Float32, Int
 
 from seq2seq.data.corpora.counts import Counts
-from seq2seq.data.tokens.pairs import (
-    Pairs,
-    Ragged,
-    Sides,
-    concatenate_sequences,
-    select_sequences,
-)
+from seq2seq.data.tokens.pairs import Pairs, Ragged, Sides, concatenate_sequences, select_sequences
 from seq2seq.data.tokens.token_store import TokenStore
 
 

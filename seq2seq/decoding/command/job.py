@@ -8,12 +8,7 @@ from absl import flags
 
 from seq2seq.decoding.command.flags import options_of
 from seq2seq.decoding.command.formats import FORMATS, Formats, formats_of
-from seq2seq.decoding.command.inputs import (
-    Input,
-    check_input,
-    shard_lines,
-    shard_of,
-)
+from seq2seq.decoding.command.inputs import Input, check_input, shard_lines, shard_of
 from seq2seq.decoding.command.interactive import Terminal
 from seq2seq.decoding.command.references import References
 from seq2seq.decoding.search_options import BEAM, FLAGS, check_effect

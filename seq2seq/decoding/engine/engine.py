@@ -26,11 +26,7 @@ from seq2seq.decoding.engine.buckets import (
 )
 from seq2seq.decoding.engine.calls import Call, Results, read_results
 from seq2seq.decoding.engine.compilation import CompilationAhead, wait_for
-from seq2seq.decoding.engine.programs import (
-    Program,
-    compiled,
-    split,
-)
+from seq2seq.decoding.engine.programs import Program, compiled, split
 from seq2seq.decoding.engine.requests import (
     limits_with_prefix,
     max_lengths,

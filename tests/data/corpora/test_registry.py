@@ -15,12 +15,7 @@ from seq2seq.config.data_config import DataConfig
 from seq2seq.data.corpora import registry as corpora
 from seq2seq.data.corpora.blocks import blocks_of
 from seq2seq.data.corpora.raw_corpus import RawCorpus
-from seq2seq.data.corpora.registry import (
-    check_corpus,
-    open_parts,
-    read_corpus,
-    split_spec,
-)
+from seq2seq.data.corpora.registry import check_corpus, open_parts, read_corpus, split_spec
 from seq2seq.data.corpora.tfds import _languages, builder_blocks
 from seq2seq.runtime.errors import CONFIGURATION, DATA, UserError
 

@@ -15,11 +15,7 @@ import pytest
 from seq2seq.config.tree import DecodingConfig
 from seq2seq.decoding.command import results_folder, resumable_output
 from seq2seq.decoding.command.inputs import shard_lines, shard_of
-from seq2seq.decoding.command.resumable_output import (
-    ResumableOutput,
-    hash_of,
-    job_fingerprint,
-)
+from seq2seq.decoding.command.resumable_output import ResumableOutput, hash_of, job_fingerprint
 from seq2seq.decoding.ensembles import members_of
 from seq2seq.decoding.results import Item
 from seq2seq.runtime.devices import DETERMINISTIC

@@ -225,7 +225,7 @@ POSITIONS: dict[str, type[Positions]] = {
 def make_positions(config: ModelConfig, past_only: bool) -> Positions:
     """The positions of a stack or of a layer; for a layer, those whose tables it owns.
 
-    A checkpoint has the table of relative positions under the name "relative_bias".
+    Checkpoints have the table of every kind with a bias under the name "relative_bias".
     """
     name = "relative_bias" if POSITION_RULES[config.positions].has_bias else "positions"
     return POSITIONS[config.positions](config, past_only, name=name)

@@ -90,7 +90,7 @@ class Layer(nn.Module):
     past_only: bool = False  # see `Positions`
 
     def setup(self) -> None:
-        self.positions = make_positions(self.config, self.past_only)
+        self.position_kind = make_positions(self.config, self.past_only)
         self.self_attention = MultiHeadAttention(self.config)
         self.cross_attention = MultiHeadAttention(self.config)
         self.feed_forward = FeedForward(self.config)
@@ -122,7 +122,7 @@ class Layer(nn.Module):
         bias = self.bias(positions, cache)  # [B, H, T, C] or None
 
         def rotate(heads: Array) -> Array:  # [B, H, T, K]
-            return self.positions.rotate(heads, ids)
+            return self.position_kind.rotate(heads, ids)
 
         def self_attention(y: Array) -> Array:  # [B, T, D]
             nonlocal cache
@@ -157,7 +157,7 @@ class Layer(nn.Module):
         self, positions: LayerPositions | None, cache: Cache | None
     ) -> Float[Array, "#B H #T C"] | None:
         """The bias on the scores of self-attention: that of the stack, or of a table of the layer's
-        own."""
+        own. `relative_tables` decides for every kind with a bias; without tables it is "stack"."""
         if not POSITION_RULES[self.config.positions].has_bias:
             return None
         if positions is None or (positions.bias is None and self.config.relative_tables == "stack"):
@@ -167,7 +167,7 @@ class Layer(nn.Module):
             )
         if self.config.relative_tables == "stack":
             return positions.bias
-        return self.positions.bias(positions.ids, None if cache is None else cache.ends[-1])
+        return self.position_kind.bias(positions.ids, None if cache is None else cache.ends[-1])
 
 
 class Stack(nn.Module):
@@ -181,7 +181,7 @@ class Stack(nn.Module):
     def setup(self) -> None:
         c, norm = self.config, NORMS[self.config.norm_function]
         self.dropout = Dropout(c.dropout)
-        self.positions = make_positions(c, self.past_only)
+        self.position_kind = make_positions(c, self.past_only)
         if c.embedding_norm:
             self.embedding_norm = norm(c)
         layer = nn.remat(Layer) if c.remat else Layer
@@ -215,13 +215,13 @@ class Stack(nn.Module):
         if memory is not None:
             expected = "stack.memory_of(memory), one entry per layer"
             check_memory(memory, tuple, self.num_layers, expected)
-        x = self.positions.add(x, positions)  # [B, T, D]
+        x = self.position_kind.add(x, positions)  # [B, T, D]
         if self.config.embedding_norm:
             x = self.embedding_norm(x)
         x = self.dropout(x, row_ids)
         bias = None
         if self.config.relative_tables == "stack":
-            bias = self.positions.bias(positions, caches[0].ends[-1] if caches else None)
+            bias = self.position_kind.bias(positions, caches[0].ends[-1] if caches else None)
         shared, absent = LayerPositions(positions, bias), (None,) * self.num_layers
         new_caches = []
         for layer, layer_memory, cache in zip(

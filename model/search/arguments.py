@@ -18,10 +18,10 @@ Rules = Callable[[Array, Array, Array, Array | None, Array | None], tuple[Array,
 class Place(NamedTuple):
     """Where a search is, for the functions of masks."""
 
-    history: Int[Array, "B N T"]  # the tokens of each hypothesis; −1 at later steps
+    history: Int[Array, "B N T"]  # the tokens of steps 0 … t − 1; −1 from step t on
     t: Int[Array, " B"]
     vocab: int
-    first: Int[Array, " B"] | int = 0  # the first step without a forced token
+    first_free_step: Int[Array, " B"] | int = 0  # the first one without a forced token
 
 
 class Mask(NamedTuple):

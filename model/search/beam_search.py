@@ -3,8 +3,9 @@
 Axes: B lanes (sentences searched side by side) · Q sentences · N beams · V vocabulary · T steps ·
 K candidates · R refilled lanes.
 Two ideas. First, reordering beams moves neither the caller's cache nor the record of tokens: both
-are appended to once per step. `prune` gathers only the ancestry indices, from which the cache is
-masked (`ancestry_mask` in model/cache.py). A finished hypothesis is a (step, slot) pair, from which
+are appended to once per step. Gathering would copy the keys and values of all layers in each step.
+`prune` gathers only the ancestry, [B, N, T] integers, from which the cache is masked
+(`ancestry_mask` in model/cache.py). A finished hypothesis is a (step, slot) pair, from which
 `walk_back` reads its tokens after the loop. Second, lanes do not idle while sentences wait: with a
 `Queue`, `refill` gives the next sentence to a lane whose sentence is done, so each lane counts its
 own steps.

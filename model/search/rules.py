@@ -1,4 +1,4 @@
-"""Rules of a search: small functions on the logits of each step, each off by default.
+"""Rules of a search: masks of allowed tokens and changes of logits, each off by default.
 
 Axes: B lanes · Q sentences · N hypotheses · V vocabulary · T steps · P prefix.
 `make_rules` combines the rules of SearchOptions and Targets. The log-probability of a token is its
@@ -7,7 +7,7 @@ True = allowed, and leave log-probabilities unchanged, except that `renormalize`
 probability of suppressed tokens. Every rule depends on probabilities only, so an ensemble of a
 model with itself equals that model. None gives a token a log-probability above 0, so that the bound
 at which a search stops is exact.
-`history` holds the tokens of each hypothesis, −1 at later steps.
+`history` holds the tokens of each hypothesis from step 0 to t − 1, and −1 from step t on.
 """
 
 from collections.abc import Sequence
@@ -77,7 +77,7 @@ def forbid_sequences_mask(place: Place, sequences: Sequence[Sequence[int]]) -> B
 
 def suppress_first_mask(place: Place, tokens: Sequence[int]) -> Bool[Array, "B 1 V"]:
     """None of the `tokens` at the first step without a forced token."""
-    is_later = (place.t != place.first)[:, None, None]  # [B, 1, 1]
+    is_later = (place.t != place.first_free_step)[:, None, None]  # [B, 1, 1]
     return is_later | ~jnp.isin(jnp.arange(place.vocab), jnp.array(tokens))
 
 

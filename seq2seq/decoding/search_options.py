@@ -40,7 +40,7 @@ def sequences(text: str, find: FindPiece) -> tuple[tuple[int, ...], ...]:
     return tuple(filter(None, parts))
 
 
-class Row(NamedTuple):
+class OptionMeaning(NamedTuple):
     """What an option means."""
 
     modes: tuple[str, ...]  # in which it has an effect
@@ -49,42 +49,44 @@ class Row(NamedTuple):
     allows_end: bool = False  # whether the end token may be one of the pieces
 
 
-OPTIONS: dict[str, Row] = {
+OPTIONS: dict[str, OptionMeaning] = {
     # The fields of config.decoding.
-    "beam_size": Row((BEAM, EXPORT)),
-    "nbest": Row((BEAM, EXPORT)),
-    "horizon": Row((BEAM, EXPORT)),
-    "stop": Row((BEAM, EXPORT)),
-    "alpha": Row((*SEARCHES, SCORE)),
-    "power_penalty": Row((*SEARCHES, SCORE)),
-    "max_extra_length": Row(SEARCHES),
-    "max_length": Row(SEARCHES),
-    "max_length_ratio": Row(SEARCHES),
-    "min_length": Row(SEARCHES),
-    "min_length_ratio": Row(SEARCHES),
-    "repetition_penalty": Row((*SEARCHES, SCORE)),
-    "no_repeat_ngram": Row(SEARCHES, mask=no_repeat_ngram_mask),
-    "suppress": Row((*SEARCHES, SCORE), ids=pieces),
-    "suppress_first": Row(SEARCHES, ids=pieces, mask=suppress_first_mask, allows_end=True),
-    "forbid_sequences": Row(SEARCHES, ids=sequences, mask=forbid_sequences_mask),
-    "forced_prefix": Row((*SEARCHES, SCORE, ALIGN), ids=pieces),
-    "forced_end": Row((*SEARCHES, SCORE)),
-    "renormalize": Row((*SEARCHES, SCORE)),
-    "samples": Row(SEARCHES),  # 0: one of the other two
-    "temperature": Row((SAMPLING,)),
-    "top_k": Row((SAMPLING,)),
-    "top_p": Row((SAMPLING,)),
-    "seed": Row((SAMPLING,)),
-    "clean_source": Row((*SEARCHES, SCORE, ALIGN)),
-    "batch_size": Row((*SEARCHES, SCORE, ALIGN)),
-    "dtype": Row((*SEARCHES, SCORE, ALIGN)),
+    "beam_size": OptionMeaning((BEAM, EXPORT)),
+    "nbest": OptionMeaning((BEAM, EXPORT)),
+    "horizon": OptionMeaning((BEAM, EXPORT)),
+    "stop": OptionMeaning((BEAM, EXPORT)),
+    "alpha": OptionMeaning((*SEARCHES, SCORE)),
+    "power_penalty": OptionMeaning((*SEARCHES, SCORE)),
+    "max_extra_length": OptionMeaning(SEARCHES),
+    "max_length": OptionMeaning(SEARCHES),
+    "max_length_ratio": OptionMeaning(SEARCHES),
+    "min_length": OptionMeaning(SEARCHES),
+    "min_length_ratio": OptionMeaning(SEARCHES),
+    "repetition_penalty": OptionMeaning((*SEARCHES, SCORE)),
+    "no_repeat_ngram": OptionMeaning(SEARCHES, mask=no_repeat_ngram_mask),
+    "suppress": OptionMeaning((*SEARCHES, SCORE), ids=pieces),
+    "suppress_first": OptionMeaning(
+        SEARCHES, ids=pieces, mask=suppress_first_mask, allows_end=True
+    ),
+    "forbid_sequences": OptionMeaning(SEARCHES, ids=sequences, mask=forbid_sequences_mask),
+    "forced_prefix": OptionMeaning((*SEARCHES, SCORE, ALIGN), ids=pieces),
+    "forced_end": OptionMeaning((*SEARCHES, SCORE)),
+    "renormalize": OptionMeaning((*SEARCHES, SCORE)),
+    "samples": OptionMeaning(SEARCHES),  # 0: one of the other two
+    "temperature": OptionMeaning((SAMPLING,)),
+    "top_k": OptionMeaning((SAMPLING,)),
+    "top_p": OptionMeaning((SAMPLING,)),
+    "seed": OptionMeaning((SAMPLING,)),
+    "clean_source": OptionMeaning((*SEARCHES, SCORE, ALIGN)),
+    "batch_size": OptionMeaning((*SEARCHES, SCORE, ALIGN)),
+    "dtype": OptionMeaning((*SEARCHES, SCORE, ALIGN)),
     # Flags of decode.py.
-    "annotate": Row((BEAM, SAMPLING)),
-    "reference": Row((BEAM, SAMPLING)),
-    "metric": Row((BEAM, SAMPLING)),
-    "baseline": Row((BEAM, SAMPLING)),
-    "prefix": Row((BEAM, SAMPLING)),
-    "target": Row((SCORE, ALIGN)),
+    "annotate": OptionMeaning((BEAM, SAMPLING)),
+    "reference": OptionMeaning((BEAM, SAMPLING)),
+    "metric": OptionMeaning((BEAM, SAMPLING)),
+    "baseline": OptionMeaning((BEAM, SAMPLING)),
+    "prefix": OptionMeaning((BEAM, SAMPLING)),
+    "target": OptionMeaning((SCORE, ALIGN)),
 }
 
 FLAGS = OPTIONS.keys() - {field.name for field in fields(DecodingConfig)}
@@ -94,7 +96,7 @@ def option_ids(decoding: DecodingConfig, tokenizer: Tokenizer, end_id: int) -> d
     """The token ids of the options that are texts. UserError(CONFIGURATION) for an unknown piece,
     and for the end token unless the option allows it."""
 
-    def ids_of(name: str, row: Row) -> Hashable:
+    def ids_of(name: str, row: OptionMeaning) -> Hashable:
         def find(piece: str) -> int:
             id_ = find_piece(tokenizer, piece)
             if id_ is None or (id_ == end_id and not row.allows_end):

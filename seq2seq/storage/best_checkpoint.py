@@ -6,6 +6,8 @@ with the lowest loss, then the first.
     evaluation         BestCheckpoint.update chooses
     save               the checkpoint stores `to_json`; then `write_best`; the best step is kept
     save that failed   BestCheckpoint.undo
+    interruption       of an evaluation: nothing is chosen, the next start repeats it
+                       (Trainer._evaluate_if_due); before a save: best.json is that of the last one
     resume             `without_missing` and `repair_best`, then BestCheckpoint.restore
     use                `read_best`: decoding, training.init_from, scores.json
 """
@@ -60,7 +62,8 @@ class BestCheckpoint:
         return [(False, 0.0) if math.isnan(value) else (True, value) for value in (score, loss)]
 
     def undo(self, step: int) -> None:
-        """Take back the last update if it made `step` the best: that step could not be saved."""
+        """Take back the last update if it made `step` the best: that step could not be saved. It
+        stays the `evaluated_step`: it is not evaluated again."""
         if self.entry.get("checkpoint") == step:
             self.entry, self.without_improvement = self._previous
 

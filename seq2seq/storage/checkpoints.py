@@ -86,16 +86,16 @@ class Checkpoints:
         if processes.is_first():
             self._delete_temporaries()
 
-    def start_save(self, state: Any, data: dict[str, Any]) -> None:
+    def start_save(self, state: Any, stored: dict[str, Any]) -> None:
         """Copy the state to the host; a thread then writes the checkpoint `state.step` and
         best.json, and deletes the old checkpoints. `wait` waits for it and comes before the next
         save.
 
-        data["best"] is the content of best.json (BestCheckpoint.entry). Raises UserError(DIVERGED)
-        if an array is not finite.
+        `stored` is what a checkpoint has besides arrays; its "best" is the content of best.json
+        (BestCheckpoint.entry). Raises UserError(DIVERGED) if an array is not finite.
         """
         check_finite(state, int(state.step))
-        self._saving = self._thread.submit(self._save, host_copy(state), data)
+        self._saving = self._thread.submit(self._save, host_copy(state), stored)
 
     def wait(self) -> None:
         """Wait until the save that was started is complete.
@@ -107,13 +107,13 @@ class Checkpoints:
         if saving is not None:
             saving.result()
 
-    def _save(self, state: Any, data: dict[str, Any]) -> None:
+    def _save(self, state: Any, stored: dict[str, Any]) -> None:
         step, arrays = int(state.step), checkpoint_items(state)
         items = {name: ocp.args.StandardSave(tree) for name, tree in arrays.items()}
-        items["data"] = ocp.args.JsonSave({"format_version": FORMAT_VERSION, **data})
+        items["data"] = ocp.args.JsonSave({"format_version": FORMAT_VERSION, **stored})
         self._write(self._directory / str(step), items, state)
-        write_best(self.run, data["best"])
-        kept = self._delete_outdated(data["best"])
+        write_best(self.run, stored["best"])
+        kept = self._delete_outdated(stored["best"])
         self._log(f"saved step {step}")
         if self._replica is not None:
             self._replica.start_upload(kept)
@@ -178,7 +178,7 @@ class Checkpoints:
         """The newest intact state, placed like the TrainState `like`, and its data.
 
         None in a new run. Newer damaged checkpoints are quarantined (renamed STEP.corrupt) with a
-        warning. data["best"] and best.json name an existing checkpoint or none. Raises
+        warning. stored["best"] and best.json name an existing checkpoint or none. Raises
         UserError(CHECKPOINT) if all checkpoints are damaged or lost.
         """
         step = self._newest_intact_step()
@@ -198,15 +198,15 @@ class Checkpoints:
                 f"{self.run}/checkpoints/{step} cannot be restored: {str(error)[:200]}; run the "
                 "same command again; if it fails again, start over with --overwrite",
             ) from None
-        data = migrate(restored["data"], self._directory / str(step))
+        stored = migrate(restored["data"], self._directory / str(step))
         existing = set(steps(self.run))
-        data["best"] = without_missing(data["best"], existing, self._log)
+        stored["best"] = without_missing(stored["best"], existing, self._log)
         if processes.is_first():
             averages = {"average"} if self.complete else set()
-            repair_best(self.run, data["best"], existing | averages, self._log)
+            repair_best(self.run, stored["best"], existing | averages, self._log)
         ema = restored["ema"] if like.ema is not None else None
         state = type(like)(params=restored["params"], ema=ema, **restored["rest"])
-        return state, data
+        return state, stored
 
     def _newest_intact_step(self) -> int | None:
         step, damaged = newest_intact_step(self.run)

@@ -225,12 +225,12 @@ class Trainer:
         except UserError as error:
             if error.code != OUTPUT:
                 raise
-            self.evaluator.best.undo(self.saved_step)
+            self.evaluator.best.undo(self.saved_step)  # every evaluated step is saved
             self.saved_step = -1
             self.run.log(f"warning: {error}; training continues without this checkpoint")
 
     def _start_save(self) -> None:
-        facts = {
+        stored = {
             **self.position._asdict(),
             **self.evaluator.best.to_json(),
             "seconds": self.stopwatch.seconds,
@@ -238,12 +238,12 @@ class Trainer:
             "eval_sentences": self.config.training.eval_sentences,
         }
         state = local_copy(self.state)
-        processes.run_on_first("the state", self._save, state, facts)
+        processes.run_on_first("the state", self._save, state, stored)
         self.saved_step = self.step
 
-    def _save(self, state: TrainState, facts: dict[str, Any]) -> None:
+    def _save(self, state: TrainState, stored: dict[str, Any]) -> None:
         self.run.check_replica()
-        self.checkpoints.start_save(state, facts)
+        self.checkpoints.start_save(state, stored)
 
     def _complete(self) -> None:
         """Evaluate the last step, average the last checkpoints, evaluate and save the average.

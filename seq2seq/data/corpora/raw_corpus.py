@@ -35,7 +35,8 @@ class RawCorpus(ABC):
     @abstractmethod
     def blocks(self, split: str, config: DataConfig, hashes: dict[str, str]) -> Iterator[Block]:
         """The raw lines or examples, in order (`blocks_of`). Sets the sha256 of each of `names` in
-        `hashes` at the end. UserError(DATA) if the data cannot be read."""
+        `hashes` at the end: without it a resumed run does not notice that the data has changed.
+        UserError(DATA) if the data cannot be read."""
 
     def add_pairs(self, block: Block, pairs: PairCollector) -> None:
         """Parses one block: adds its pairs, source first. A function of the block only."""
@@ -56,7 +57,7 @@ class RawCorpus(ABC):
 
     def files(self, split: str, config: DataConfig) -> list[str]:
         """The absolute paths or URLs of the files that determine the data. A corpus without files
-        is not stored in the corpus cache."""
+        is not stored in the corpus cache, and its raw lines stay in memory."""
         return []
 
     def absolute_spec(self) -> str:

@@ -32,8 +32,6 @@ CORPUS_KINDS: dict[str, type[RawCorpus]] = {
     kind.name: kind
     for kind in (BuiltinCorpus, TextCorpus, TsvCorpus, WeightedTsvCorpus, TfdsCorpus)
 }
-# The separator of a mixture: a plus sign followed by a corpus, with or without a weight.
-PLUS = re.compile(rf"\s*\+\s*(?=(?:[^*:+\s]+\s*\*\s*)?(?:tag|{'|'.join(CORPUS_KINDS)}):)")
 # A part of a mixture: weight, tag and corpus.
 PART = re.compile(r"(?:([^*:]*)\*\s*)?(?:tag:([^:]*):)?(.*)", re.DOTALL)
 MAX_WEIGHT = 1000.0  # a larger weight is a typing error
@@ -109,7 +107,10 @@ def mixture(spec: str) -> list[MixturePart]:
 
     UserError(CONFIGURATION) if a part is malformed.
     """
-    return [_parse_part(part) for part in PLUS.split(spec.strip())]
+    # The separator: a plus sign followed by a corpus, with or without a weight.
+    kinds = "|".join(CORPUS_KINDS)
+    plus = rf"\s*\+\s*(?=(?:[^*:+\s]+\s*\*\s*)?(?:tag|{kinds}):)"
+    return [_parse_part(part) for part in re.split(plus, spec.strip())]
 
 
 def _parse_part(part: str) -> MixturePart:

@@ -27,8 +27,8 @@ import jax.numpy as jnp
 import numpy as np
 
 from seq2seq.data.batching.packing import Batch
-from seq2seq.model.search import scoring
 from seq2seq.model.search.arguments import SearchOptions
+from seq2seq.model.search.scoring import GivenPairs, teacher_forcing
 from seq2seq.model.search.translate import Request, translate
 from seq2seq.model.transformer import Transformer
 from seq2seq.scripts.experiments.figures import curve, panels
@@ -68,10 +68,10 @@ def curves(arm: str, seed: int, task: Task, steps: Sequence[int]) -> Result:
         model, excluding(task, pairs[0]), small_training(seed, steps[-1]), feed=feed
     )
     sources, targets = padded(pairs[0], task.source_length), padded(pairs[1], task.target_length)
-    forced_pass = jax.jit(partial(scoring.teacher_forcing, model))
+    forced_pass = jax.jit(partial(teacher_forcing, model))
     curves_of_scores: dict[str, list[float]] = {"decoded": [], "forced": [], "nll": []}
     for params in (*kept, trained.params):
-        logits, _ = forced_pass({"params": params}, *sources, *targets)
+        logits, _ = forced_pass({"params": params}, GivenPairs(*sources, *targets))
         tokens = np.asarray(output(params, *sources))
         for name, number in scores(tokens, np.asarray(logits), *targets).items():
             curves_of_scores[name].append(number)

@@ -138,8 +138,9 @@ class Translator:
             data = with_languages(config.data, source_language, target_language)
             translator = cls(models, sides, options, shares, rules, control, data, source_prefix)
             translator.members = tuple(members)
+            params = [member.load() for member in members]
             check_accelerators()
-            translator.use(*(member.load() for member in members))
+            translator.use(*params)
             stated = members[0].directory, config, options, data, source_prefix
             for line in stated_settings(*stated):
                 control.log(line)

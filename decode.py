@@ -51,7 +51,7 @@ def main() -> None:
         return compile_job(job)
     job.check()
     advice = "; run the same command to resume" if job.resumable else ""
-    with ended_by_signals(lambda stopped: write_error(f"{stopped}{advice}"), exit_at_once) as stop:
+    with ended_by_signals(write_error, advice, exit_at_once) as stop:
         decode(job, stop)
 
 

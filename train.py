@@ -14,6 +14,7 @@ from seq2seq.cli.interruption import ended_by_signals
 from seq2seq.config import Config
 from seq2seq.config.flag import check_new_run, config_directory, parsed_config, run_path
 from seq2seq.config.help import explain_config_error, field_list
+from seq2seq.data.metrics import BLEU
 from seq2seq.data.tokens.corpus_cache import CorpusCache, corpus_cache
 from seq2seq.decoding.translator import Translator
 from seq2seq.pretrained.models import load_params
@@ -39,6 +40,7 @@ def main() -> None:
     connection.check_process_flags(f)
     if f.compile_for:
         return compile_for.print_report(config, config_directory(f), f.compile_for)
+    BLEU[config.training.bleu_tokenizer].check()  # its package may be missing
     cache = corpus_cache(f.corpus_cache)
     if f.dry_run:
         return dry_run.dry_run(config, path, cache, f.overwrite, f.compilation_cache)

@@ -116,9 +116,10 @@ def masked_softmax(blocks: Sequence[Float[Array, "... _"]]) -> list[Float[Array,
     last axes (the keys) of all blocks. One array of weights for each block; they are not joined.
 
     A score of −inf is masked: its weight is 0. If all scores of a query are masked, all its weights
-    are 0; the plain softmax would be NaN. A block that is masked for a query adds exact zeros, so
-    the other weights have the same bits without it. With one block, XLA on a GPU makes a single
-    kernel of it, which it does not if a `where` chooses the maximum or the total.
+    are 0; the plain softmax would be NaN. If a score is NaN or +inf, all its weights are NaN. A
+    block that is masked for a query adds exact zeros, so the other weights have the same bits
+    without it. With one block, XLA on a GPU makes a single kernel of it, which it does not if a
+    `where` chooses the maximum or the total.
     """
     largest = reduce(
         jnp.maximum, [scores.max(axis=-1, keepdims=True, initial=-jnp.inf) for scores in blocks]

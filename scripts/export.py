@@ -194,9 +194,8 @@ def main() -> None:
     config = replace(config, model=replace(config.model, attention_kernels=False))
     # The devices that will run the file are unknown here, and so is their memory.
     sizes = sizes_of([config.model], config.decoding, Machine(f.platforms[0]))
-    config = replace(config, decoding=replace(config.decoding, batch_size=sizes.batch_size))
-    config.validate()
     engine = Translator([config.model], tokenizers, config.decoding).engine
+    engine.sizes = sizes
     buckets = chosen_buckets(f.buckets, engine)
     prepare_jax("off", 1, decoding_only=True)
     path, params = read_current(

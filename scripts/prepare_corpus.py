@@ -38,7 +38,7 @@ def main() -> None:
             f"got --corpus_cache={f.corpus_cache}; set --corpus_cache=DIR",
         )
     config = parsed_config(f)
-    with ended_by_signals(lambda stopped: note(f"{stopped}; run the same command to resume")):
+    with ended_by_signals(note, "; run the same command to resume"):
         prepare_corpus(config, CorpusCache(cache.directory, smallest=0))
 
 

@@ -64,16 +64,16 @@ def curves(arm: str, seed: int, task: Task, steps: Sequence[int]) -> Result:
             kept.append(jax.tree.map(np.array, params))  # copies: the step donates them
         return batch if arm == ARMS[0] else own_tokens(output)(params, batch)
 
-    trained = train_model(
-        model, excluding(task, pairs[0]), small_training(seed, steps[-1]), feed=feed
-    )
+    training = small_training(seed, steps[-1])
+    trained = train_model(model, excluding(task, pairs[0]), training, feed=feed)
     sources, targets = padded(pairs[0], task.source_length), padded(pairs[1], task.target_length)
     forced_pass = jax.jit(partial(teacher_forcing, model))
     curves_of_scores: dict[str, list[float]] = {"decoded": [], "forced": [], "nll": []}
     for params in (*kept, trained.params):
-        logits, _ = forced_pass({"params": params}, GivenPairs(*sources, *targets))
-        tokens = np.asarray(output(params, *sources))
-        for name, number in scores(tokens, np.asarray(logits), *targets).items():
+        given = GivenPairs(*map(jnp.asarray, (*sources, *targets)))
+        logits, _ = forced_pass({"params": params}, given)
+        decoded = np.asarray(output(params, *sources))
+        for name, number in scores(decoded, np.asarray(logits), *targets).items():
             curves_of_scores[name].append(number)
     return {"steps": list(steps), **curves_of_scores}
 

@@ -15,7 +15,6 @@ HEAD = re.compile(r"^(ENTRY )?%?([\w.\-]+) \(.*\) -> .*\{$")
 OPERATION = re.compile(r"^\s+(ROOT )?%?([\w.\-]+) = (\(.*?\)|\S+) ([\w\-]+)\((.*)$")
 NAME = re.compile(r"%([\w.\-]+)")
 TRIPS = re.compile(r'"known_trip_count":\{"n":"(\d+)"')
-LIMIT = re.compile(r"ROOT %[\w.\-]+ = pred\[\]\S* compare\(%[\w.\-]+, %([\w.\-]+)\), direction=LT")
 CONDITION = re.compile(r"\bcondition=%?([\w.\-]+)")
 NAMES = r"\{[^}]*\}|%?[\w.\-]+"  # a computation or several
 FUSED = re.compile(r"\bcalls=%?([\w.\-]+)")
@@ -188,9 +187,8 @@ class Program:
             if part.kind == "parameter":
                 number = int(re.match(r"\d+", part.attributes)[0])  # type: ignore[index]
                 read += _bytes_read(part.name, sizes[number], inner, inner_shapes)
-        return read + _bytes_written(
-            next(part for part in inner if part.root), inside, inner_shapes
-        )
+        (root,) = (part for part in inner if part.root)
+        return read + _bytes_written(root, inside, inner_shapes)
 
     def _trips(self, attributes: str) -> int | None:
         """How often a loop runs, if that is a constant. Its counter starts at 0, as those of
@@ -202,8 +200,9 @@ class Program:
         for root in lines:
             if root.root and root.kind == "compare" and "direction=LT" in root.attributes:
                 for line in lines:
-                    if line.name == root.operands[1] and line.kind == "constant":
-                        return int(line.attributes.split(")")[0])
+                    if line.name == root.operands[1] and line.shape.startswith("s32[]"):
+                        number = re.match(r"\d+", line.attributes)  # of a constant
+                        return int(number[0]) if number else None
         return None
 
 

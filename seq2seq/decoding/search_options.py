@@ -89,7 +89,8 @@ OPTIONS: dict[str, OptionMeaning] = {
     "target": OptionMeaning((SCORE, ALIGN)),
 }
 
-FLAGS = OPTIONS.keys() - {field.name for field in fields(DecodingConfig)}
+FIELDS = {field.name for field in fields(DecodingConfig)}
+FLAGS = [name for name in OPTIONS if name not in FIELDS]
 
 
 def option_ids(decoding: DecodingConfig, tokenizer: Tokenizer, end_id: int) -> dict[str, Any]:

@@ -24,7 +24,7 @@ def check_accelerators() -> None:
     """UserError(INTERNAL) if an accelerator of this process computes a known result wrongly, as
     with some pairs of a driver and a version of jax (github.com/jax-ml/jax/issues/40633).
 
-    It takes milliseconds and one small compilation. CPUs are not checked.
+    It takes milliseconds, after a small compilation for each device. CPUs are not checked.
     """
     for device in jax.local_devices():
         if device.platform != "cpu":

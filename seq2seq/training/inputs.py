@@ -11,7 +11,6 @@ from seq2seq.data.corpora.counts import Counts, Note
 from seq2seq.data.corpora.held_out import held_out_specs, qualified
 from seq2seq.data.corpora.part_reader import PartReader
 from seq2seq.data.corpora.registry import open_parts, read_corpus
-from seq2seq.data.metrics import BLEU
 from seq2seq.data.tokenizers.tokenizer import Tokenizer
 from seq2seq.data.tokens.corpus_cache import CorpusCache
 from seq2seq.data.tokens.encoded_corpus import encode_parts
@@ -55,9 +54,7 @@ def open_corpora(config: Config, run: Run) -> Corpora:
 
     UserError(DATA) if they cannot be read; it names the directory in which the run was started, if
     that is another one, because relative paths in its config may depend on it.
-    UserError(CONFIGURATION) first if the package of the BLEU tokenizer is missing.
     """
-    BLEU[config.training.bleu_tokenizer].check()
     try:
         return _open_corpora(config, run)
     except UserError as error:

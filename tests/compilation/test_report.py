@@ -94,6 +94,11 @@ def test_bytes_are_those_of_all_operations_outside_fusions_as_often_as_they_run(
     assert shape_bytes("(pred[3,5]{1,0}, bf16[2]{0}, s32[], f64[2]{0})") == 15 + 4 + 4 + 16
 
 
+def test_a_loop_until_a_value_is_reached_has_no_constant_number_of_iterations():
+    text = TEXT.replace("s32[]{:T(128)} constant(3)", "f32[] constant(0.5)")
+    assert Program(text).accessed() < Program(TEXT).accessed()
+
+
 def test_updates_in_place_count_what_they_write_and_gathers_what_they_read():
     def row(x, i):
         return x[i] * 2.0

@@ -23,7 +23,6 @@ from seq2seq.config.help import explain_config_error
 from seq2seq.config.tree import Config, flat_values, load_config, save_config
 from seq2seq.runtime.errors import CHECKPOINT, CONFIGURATION, OUTPUT, UserError
 from seq2seq.storage.run import Run
-from seq2seq.training.inputs import open_corpora
 from tests.support.in_process import call_in_process
 from tests.support.tiny import tiny_config, tiny_flags, write_run
 from tests.test_configs import config_of
@@ -167,11 +166,13 @@ def test_a_flag_that_does_not_fit_the_run_is_refused_without_other_fields(run):
     assert refused.value.code == CONFIGURATION
 
 
-def test_a_bleu_tokenizer_that_is_not_installed_is_refused_before_training(run, monkeypatch):
+def test_a_bleu_tokenizer_that_is_not_installed_is_refused_before_training(tmp_path, monkeypatch):
     monkeypatch.setattr(tokenizer_ja_mecab, "MeCab", None)
-    _, config = parsed(SMALL, "--config.training.bleu_tokenizer=ja-mecab")
-    with pytest.raises(UserError, match="ja-mecab is not installed: .*; pip install 'sacrebleu"):
-        open_corpora(config, run)
+    flags = SMALL, f"--workdir={tmp_path / 'new'}", "--config.training.bleu_tokenizer=ja-mecab"
+    done = call_in_process(train, *flags, devices=False)
+    assert done.code == CONFIGURATION and not (tmp_path / "new").exists()
+    (error,) = done.err
+    assert "ja-mecab is not installed: " in error and "pip install 'sacrebleu" in error
 
 
 def test_a_given_config_replaces_the_config_of_the_run(run):

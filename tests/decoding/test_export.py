@@ -131,6 +131,25 @@ def test_an_exported_program_gives_the_bits_of_an_engine(trained):
         assert not output_lengths[len(sources) :].any()
 
 
+def test_the_programs_of_a_file_are_those_of_an_engine_on_its_first_platform(
+    trained, tmp_path, monkeypatch
+):
+    programs = []
+
+    def recorded(engine, bucket, params, platforms):
+        programs.append(engine.program(bucket))
+        return b"", engine.sizes.queue * programs[-1].lanes
+
+    monkeypatch.setattr(export_command, "exported", recorded)
+    for platform in ("cpu", "cuda", "tpu"):
+        flags = f"--to={tmp_path / platform}", f"--platforms={platform}", "--buckets=16"
+        assert call_in_process(export_command, f"--workdir={trained / 'run'}", *flags).code == 0
+        choices = platforms.choices_of(platform)
+        assert programs[-1].options.cache_blocks == choices.cache_blocks
+        assert programs[-1].lanes <= choices.sentences
+    assert programs[0].lanes == platforms.CPU.sentences < programs[1].lanes
+
+
 @pytest.mark.slow
 def test_an_exported_file_gives_the_bytes_of_decode_without_this_project(trained):
     pytest.importorskip("flatbuffers")

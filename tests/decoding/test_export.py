@@ -142,12 +142,11 @@ def test_the_programs_of_a_file_are_those_of_an_engine_on_its_first_platform(
 
     monkeypatch.setattr(export_command, "exported", recorded)
     for platform in ("cpu", "cuda", "tpu"):
-        flags = f"--to={tmp_path / platform}", f"--platforms={platform}", "--buckets=16"
+        flags = f"--to={tmp_path / platform}", f"--platforms={platform}", "--batch_size=0"
         assert call_in_process(export_command, f"--workdir={trained / 'run'}", *flags).code == 0
         choices = platforms.choices_of(platform)
         assert programs[-1].options.cache_blocks == choices.cache_blocks
-        assert programs[-1].lanes <= choices.sentences
-    assert programs[0].lanes == platforms.CPU.sentences < programs[1].lanes
+        assert max(program.lanes for program in programs) <= choices.sentences
 
 
 @pytest.mark.slow

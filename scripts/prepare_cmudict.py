@@ -102,7 +102,7 @@ def main() -> None:
 
 
 def define_flags() -> None:
-    define_path("input", None, "The dictionary, plain or .gz.", required=True)
+    define_path("input", None, "The dictionary, plain or compressed.", required=True)
     define_path("output", "", "The file of tab-separated pairs to write.")
     define_path("score", "", "Outputs, one line per word; prints their error rate.")
     flags.DEFINE_bool("distinct", False, "Write one pair per word.")

@@ -53,7 +53,7 @@ def main() -> None:
 
 
 def define_flags() -> None:
-    define_path("input", None, "The file of JSON lines, plain or .gz.", required=True)
+    define_path("input", None, "The file of JSON lines, plain or compressed.", required=True)
     define_path("output", None, "The file of tab-separated pairs to write.", required=True)
     flags.DEFINE_bool("overwrite", False, "Replace an existing file.")
 

@@ -53,7 +53,7 @@ def main() -> None:
 
 
 def define_flags() -> None:
-    define_path("input", None, "The published file, .txt or .txt.gz.", required=True)
+    define_path("input", None, "The published file, plain or compressed.", required=True)
     define_path("output", None, "The file of tab-separated pairs to write.", required=True)
     define_path("valid", "", "The file of held-out pairs to write.")
     flags.DEFINE_integer("valid_every", 0, "Hold out every n-th pair; 0: none.", 0)

@@ -27,7 +27,8 @@ class DataConfig(Options):
     corpus: str = option(
         "builtin:korean_english",
         "training pairs: builtin:korean_english, text:SOURCE,TARGET, tsv:FILE, "
-        "weighted_tsv:FILE (.gz is decompressed) or tfds:NAME[/CONFIG][:SPLIT]. A mixture, "
+        "weighted_tsv:FILE (.gz, .xz, .bz2 and .zst are decompressed) or "
+        "tfds:NAME[/CONFIG][:SPLIT]. A mixture, "
         "'2*tsv:a.tsv + 0.5*tsv:b.tsv', takes each pair of a.tsv twice and half of the "
         "pairs of b.tsv in each epoch, the other half in the next; vocabularies are trained on "
         "each pair once. 'tag:>>deu<<:tsv:a.tsv' puts the tag >>deu<< and a space before each "

@@ -4,16 +4,18 @@ import codecs
 import re
 import unicodedata
 
+from seq2seq.files.compression import COMPRESSIONS, SUFFIXES
+
 BLOCK = 1 << 12  # bytes that decide
 UNUSUAL = {"Cc", "Cn", "Co", "Cs"}  # categories of Unicode: control, unassigned, private, surrogate
 UNPACK = "decompress it, for example with"
 # What the first bytes mean, and what makes text of such a file.
 SIGNATURES = {
-    re.compile(rb"\xfd7zXZ\0"): ("compressed with xz", f"{UNPACK} xz -d"),
-    re.compile(rb"BZh[1-9](1AY&SY|\x17rE8P\x90)"): ("compressed with bzip2", f"{UNPACK} bzip2 -d"),
-    re.compile(rb"\x28\xb5\x2f\xfd"): ("compressed with zstd", f"{UNPACK} zstd -d"),
     re.compile(rb"\x04\x22\x4d\x18"): ("compressed with lz4", f"{UNPACK} lz4 -d"),
-    re.compile(rb"\x1f\x8b"): ("compressed with gzip twice", f"{UNPACK} gzip -d"),
+    **{
+        compression.signature: ("compressed twice", "decompress it once")
+        for compression in COMPRESSIONS
+    },
     re.compile(rb"PK\x03\x04"): ("a zip archive", f"{UNPACK} unzip"),
     re.compile(rb"7z\xbc\xaf\x27\x1c"): ("a 7-Zip archive", f"{UNPACK} 7z x"),
     re.compile(rb"(?s).{257}ustar"): ("a tar archive", "unpack it, for example with tar -xf"),
@@ -30,7 +32,9 @@ def other_format(start: bytes) -> str:
     """What a file with these first bytes is and what to do, empty for lines of text in UTF-8."""
     for pattern, (format_, advice) in SIGNATURES.items():
         if pattern.match(start):
-            return f"is {format_}: expected text in UTF-8, or compressed with gzip; {advice}"
+            return (
+                f"is {format_}: expected text in UTF-8, or compressed once ({SUFFIXES}); {advice}"
+            )
     marked = (name for mark, name in MARKS.items() if start.startswith(mark))
     if encoding := next(marked, "") or _unmarked_utf16(start[:BLOCK]):
         return (

@@ -1,4 +1,4 @@
-"""Lines of text files, compressed (.gz) or not, with one line in memory at a time."""
+"""Lines of text files, compressed or not, with one line in memory at a time."""
 
 import gzip
 import io
@@ -9,6 +9,12 @@ import zlib
 from collections.abc import Callable, Iterator
 from typing import Protocol
 
+from seq2seq.files.compression import (
+    CHUNK,
+    check_library,
+    compression_of_content,
+    compression_of_name,
+)
 from seq2seq.files.file_formats import other_format
 from seq2seq.files.input_files import open_raw, remote_file
 from seq2seq.files.remote import check_url, is_remote
@@ -16,9 +22,7 @@ from seq2seq.runtime.errors import DATA, UserError
 from seq2seq.runtime.paths import expand_path
 
 LONGEST = 1 << 20  # bytes; a longer line is not a sentence and is truncated when it is read
-CHUNK = 1 << 20  # bytes that are read at once
 SHOWN_PLACES = 5  # lines with replaced bytes that are reported each; then their number is
-GZIP = b"\x1f\x8b"  # the start of a gzip file; no text in UTF-8 begins with it
 TOO_LONG = f"longer than {LONGEST:,} bytes"
 VARIABLE = re.compile(r"\$\{?(\w+)")  # that expand_path left, because it is not set
 BYTE_ORDER_MARK = b"\xef\xbb\xbf"
@@ -32,8 +36,10 @@ class Digest(Protocol):
 
 def check_file(path: str) -> None:
     """Raise UserError(DATA) unless `path` can be opened and is not empty, and
-    UserError(CONFIGURATION) for a URL as in `remote.check_url`."""
+    UserError(CONFIGURATION) for a URL as in `remote.check_url` and without a library that it
+    needs."""
     full = expand_path(path)
+    check_library(full)
     if is_remote(full):
         check_url("the corpus", full)
         if remote_file(full).size == 0:
@@ -143,9 +149,9 @@ def file_lines(path: str, digest: Digest | None = None) -> Iterator[bytes]:
 
 
 def open_binary(path: str) -> io.BufferedReader:
-    """A buffered binary file to read, decompressed if its name ends with .gz or its content is that
-    of a gzip file; "-" is stdin, a URL an object, of which a part is in memory. UserError(DATA) for
-    a content that is not text in UTF-8 (`other_format`).
+    """A buffered binary file to read, decompressed if its content or its name is one of
+    `COMPRESSIONS`; "-" is stdin, a URL an object, of which a part is in memory.
+    UserError(DATA) for a content that is not text in UTF-8 (`other_format`).
 
     A read returns the bytes that a pipe holds; it does not wait until the buffer is full.
     """
@@ -154,14 +160,14 @@ def open_binary(path: str) -> io.BufferedReader:
     else:
         raw = open_raw(path)
     file: io.BufferedReader = io.BufferedReader(raw, CHUNK)
-    is_gzip = file.peek(1).startswith(GZIP)
-    if is_gzip:
-        file = io.BufferedReader(gzip.GzipFile(fileobj=file), CHUNK)
+    compression = compression_of_content(file.peek(1))
+    if compression:
+        file = io.BufferedReader(compression.decompressed(file), CHUNK)
     if problem := other_format(file.peek(1)):
         file.close()
         raise UserError(DATA, f"{path} {problem}")
-    if path.endswith(".gz") and not is_gzip:
-        return io.BufferedReader(gzip.GzipFile(fileobj=file), CHUNK)
+    if not compression and (compression := compression_of_name(path)):
+        file = io.BufferedReader(compression.decompressed(file), CHUNK)
     return file
 
 

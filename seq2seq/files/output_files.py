@@ -5,7 +5,6 @@ complete or not at all. An object is uploaded from a local temporary file.
 """
 
 import errno
-import gzip
 import hashlib
 import io
 import os
@@ -19,6 +18,7 @@ from typing import BinaryIO, TypeVar, cast
 from uuid import uuid4
 
 from seq2seq.files import remote
+from seq2seq.files.compression import Compression, check_library, compression_of_name
 from seq2seq.files.locks import lock_path
 from seq2seq.files.temporaries import (
     StrPath,
@@ -37,10 +37,12 @@ T = TypeVar("T")
 
 def check_outputs(paths: Iterable[str], overwrite: bool, inputs: Iterable[str] = ()) -> None:
     """Raise UserError(OUTPUT) for a file that cannot be written, exists without `overwrite`, is one
-    of the input files under any name ("" and "-" are no files), or is two of the outputs."""
+    of the input files under any name ("" and "-" are no files), or is two of the outputs, and
+    UserError(CONFIGURATION) without the library that compresses it."""
     paths = list(paths)
     _check_no_input_is_replaced(paths, [path for path in inputs if path not in ("", "-")])
     for path in map(expand_path, paths):
+        check_library(path)
         if not overwrite and is_replaceable(path) and _is_file(path):
             raise UserError(OUTPUT, f"{path} exists; set --overwrite to replace it")
         if not path or os.path.isdir(path) or not is_writable(path):
@@ -132,7 +134,7 @@ def is_writable(path: str) -> bool:
 
 
 def write_lines(path: str, lines: Iterable[str], overwrite: bool) -> int:
-    """Write lines as UTF-8, compressed if `path` ends with .gz; returns their number.
+    """Write lines as UTF-8, compressed if the name says so; returns their number.
 
     A file appears when it is complete, as with `open_atomic`; a pipe or a device receives each line
     immediately.
@@ -151,20 +153,21 @@ def write_lines(path: str, lines: Iterable[str], overwrite: bool) -> int:
 def open_atomic(path: str, overwrite: bool) -> Iterator[BinaryIO]:
     """A binary file to write, which appears as `path` at the end unless an exception is raised.
 
-    It is on the disk before. If `path` is a symbolic link, its target is replaced. A path that ends
-    with .gz is compressed reproducibly. UserError(OUTPUT) if another program has created `path` in
-    the meantime and it may not be replaced; the content then has a new name, which the error names.
+    It is on the disk before. If `path` is a symbolic link, its target is replaced. A file with a
+    name of `COMPRESSIONS` is compressed reproducibly. UserError(OUTPUT) if another program has
+    created `path` in the meantime and it may not be replaced; the content then has a new name,
+    which the error names.
     A pipe, a device or an open file (/dev/stdout) is written directly; UserError(OUTPUT) if its
     reader ends, or it is full.
     An object is uploaded at the end; UserError(OUTPUT) if that fails.
     """
-    compressed = expand_path(path).endswith(".gz")
+    compression = compression_of_name(expand_path(path))
     if remote.is_remote(expand_path(path)):
         with (
             tempfile.TemporaryFile() as unnamed,
             named_file(os.dup(unnamed.fileno()), tempfile.gettempdir()) as file,
         ):
-            with _compressing(file, compressed) as content:
+            with _compressing(file, compression) as content:
                 yield content
             file.flush()
             # This name of an open file is valid although it has no other: a kill leaves nothing.
@@ -173,7 +176,7 @@ def open_atomic(path: str, overwrite: bool) -> Iterator[BinaryIO]:
     full = expand_path(path)
     if not is_replaceable(full):
         try:
-            with _open_device(full) as device, _compressing(device, compressed) as content:
+            with _open_device(full) as device, _compressing(device, compression) as content:
                 yield content
         except BrokenPipeError:
             raise UserError(
@@ -182,7 +185,7 @@ def open_atomic(path: str, overwrite: bool) -> Iterator[BinaryIO]:
         return
     full = os.path.realpath(full)
     with temporary_file(full) as (temporary, file):
-        with _compressing(file, compressed) as content:
+        with _compressing(file, compression) as content:
             yield content
         _sync(file)
         if overwrite:
@@ -198,11 +201,13 @@ def _open_device(path: str) -> BinaryIO:
     return named_file(opened, path)
 
 
-def _compressing(file: BinaryIO, compressed: bool) -> AbstractContextManager[BinaryIO]:
+def _compressing(
+    file: BinaryIO, compression: Compression | None
+) -> AbstractContextManager[BinaryIO]:
     """The file, or a file that writes to it what is written, compressed."""
-    if not compressed:
+    if not compression:
         return nullcontext(file)
-    return cast("AbstractContextManager[BinaryIO]", gzip.GzipFile("", "wb", fileobj=file, mtime=0))
+    return cast("AbstractContextManager[BinaryIO]", compression.compressed(file))
 
 
 def _publish_new(temporary: str, path: str) -> None:

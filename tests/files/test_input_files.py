@@ -1,22 +1,22 @@
 """Files to read by path or URL: lines of objects, versions, and what cannot be read."""
 
-import gzip
-
 import pytest
 
 from seq2seq.files import remote
 from seq2seq.files.input_files import absolute_path, is_rereadable, version_of
 from seq2seq.files.lines import check_file, raw_lines, text_lines
 from seq2seq.runtime.errors import CONFIGURATION, DATA, UserError
+from tests.support.compressed import COMPRESS
 
 TEXT = "".join(f"{i} ä\u2028\n" for i in range(40))
 
 
 @pytest.mark.parametrize("part", [2, 7, 64, 1 << 20])
-@pytest.mark.parametrize("name", ["a.txt", "a.gz", "compressed"])
+@pytest.mark.parametrize("name", ["a.txt", "compressed", *(f"a{suffix}" for suffix in COMPRESS)])
 def test_the_lines_of_an_object_are_those_of_a_file(storage, tmp_path, monkeypatch, part, name):
     monkeypatch.setattr(remote, "PART", part)
-    content = TEXT.encode() if name == "a.txt" else gzip.compress(TEXT.encode())
+    suffix = ".gz" if name == "compressed" else name.removeprefix("a")
+    content = COMPRESS.get(suffix, bytes)(TEXT.encode())
     (tmp_path / name).write_bytes(content)
     storage[name] = content
     local, url = str(tmp_path / name), f"{storage.url}/{name}"

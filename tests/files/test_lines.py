@@ -5,33 +5,88 @@ import gzip
 import io
 import lzma
 import os
+import sys
 import tarfile
+import tracemalloc
 import zipfile
 
 import pytest
 
 from seq2seq.decoding.command.formats import FORMATS
 from seq2seq.decoding.command.inputs import Input
-from seq2seq.files.lines import LONGEST, raw_lines, text_lines
-from seq2seq.runtime.errors import DATA, UserError
+from seq2seq.files.lines import LONGEST, check_file, raw_lines, text_lines
+from seq2seq.files.output_files import check_outputs, write_lines
+from seq2seq.runtime.errors import CONFIGURATION, DATA, UserError
 from seq2seq.runtime.streams import note
+from tests.support.compressed import COMPRESS
+
+ZSTD = b"\x28\xb5\x2f\xfd\x04\x00\x21\x00\x00ein\n"  # without the checksum that its header has
 
 
-def test_gzip_is_recognised_by_name_and_by_content(tmp_path):
+@pytest.mark.parametrize("suffix", COMPRESS)
+def test_compressed_files_are_recognised_by_name_and_by_content(tmp_path, suffix):
+    compress, text = COMPRESS[suffix], "ein\nzwei ä\n".encode()
     for name, content in (
-        ("a.gz", gzip.compress("ein\nzwei ä\n".encode())),
-        ("a", gzip.compress("ein\nzwei ä\n".encode())),
-        ("b", "ein\nzwei ä".encode()),
+        (f"a{suffix}", compress(text)),
+        ("a", compress(text)),
+        ("two", compress(text[:6]) + compress(text[6:])),
+        ("padded", compress(text) + bytes(8)),
     ):
         (tmp_path / name).write_bytes(content)
         assert list(text_lines(str(tmp_path / name))) == ["ein", "zwei ä"]
+    (tmp_path / "empty").write_bytes(compress(b""))
+    assert list(text_lines(str(tmp_path / "empty"))) == []
+    (tmp_path / f"d{suffix}").write_text("ein\n")
+    (tmp_path / "rest").write_bytes(compress(text) + b"rest")
+    (tmp_path / "cut").write_bytes(compress(text)[:-3])
+    for name in (f"d{suffix}", "rest", "cut"):
+        with pytest.raises(UserError, match="damaged or cut off") as refused:
+            list(text_lines(str(tmp_path / name)))
+        assert refused.value.code == DATA
+
+
+@pytest.mark.parametrize("suffix", COMPRESS)
+def test_a_small_file_with_a_line_of_megabytes_needs_little_memory(tmp_path, suffix):
+    path = tmp_path / "a"
+    path.write_bytes(COMPRESS[suffix](b"a" * (40 << 20) + b"\nb\n"))
+    tracemalloc.start()
+    try:
+        assert [len(line) for line in raw_lines(str(path))] == [LONGEST + 8, 1]
+        assert tracemalloc.get_traced_memory()[1] < 25 << 20
+    finally:
+        tracemalloc.stop()
+
+
+def test_zstd_without_its_library_is_refused_in_one_line(tmp_path, monkeypatch):
+    (tmp_path / "a").write_bytes(ZSTD)
+    monkeypatch.setitem(sys.modules, "zstandard", None)
+    for call in (
+        lambda: list(text_lines(str(tmp_path / "a"))),
+        lambda: check_file(str(tmp_path / "missing.zst")),
+        lambda: check_outputs([str(tmp_path / "out.zst")], False),
+    ):
+        with pytest.raises(UserError, match=r"library zstandard; pip .*'\.\[zstd\]'$") as refused:
+            call()
+        assert refused.value.code == CONFIGURATION
+
+
+@pytest.mark.parametrize("name", ["in", "in.gz", "in.xz", "in.bz2", "in.zst"])
+def test_files_are_compressed_as_their_names_say_and_reproducibly(tmp_path, name):
+    if name.endswith("zst"):
+        pytest.importorskip("zstandard")
+    paths = [tmp_path / folder / name for folder in "ab"]
+    for path in paths:
+        path.parent.mkdir()
+        assert write_lines(str(path), ["ein", "zwei ä"], overwrite=False) == 2
+        assert list(text_lines(str(path))) == ["ein", "zwei ä"]
+    first, second = (path.read_bytes() for path in paths)
+    assert first == second and (first == "ein\nzwei ä\n".encode()) == (name == "in")
+
+
+def test_files_that_begin_like_a_compressed_one_are_text(tmp_path):
     for content, lines in ((b"", []), (b"\x1f", ["\x1f"])):
         (tmp_path / "c").write_bytes(content)
         assert list(text_lines(str(tmp_path / "c"))) == lines
-    (tmp_path / "d.gz").write_text("ein\n")
-    with pytest.raises(UserError, match="damaged") as refused:
-        list(text_lines(str(tmp_path / "d.gz")))
-    assert refused.value.code == DATA
 
 
 def packed(tar: bool) -> bytes:
@@ -54,10 +109,13 @@ TEXTS = [
     "한국어",
 ]
 OTHER_FORMATS = {
-    "compressed with xz: .* with xz -d": [lzma.compress(b"ein\n")],
-    "compressed with bzip2: .* with bzip2 -d": [bz2.compress(b"ein\n"), bz2.compress(b"")],
-    "compressed with zstd: .* with zstd -d": [b"\x28\xb5\x2f\xfd\x04\x00\x21\x00\x00ein\n"],
-    "compressed with gzip twice": [gzip.compress(gzip.compress(b"ein\n"))],
+    "compressed twice": [
+        gzip.compress(gzip.compress(b"ein\n")),
+        lzma.compress(bz2.compress(b"ein\n")),
+        bz2.compress(ZSTD),
+        gzip.compress(lzma.compress(b"ein\n")),
+    ],
+    "compressed with lz4: .* with lz4 -d": [b"\x04\x22\x4d\x18\x40ein\n"],
     "a zip archive": [packed(False)],
     "a tar archive": [packed(True), gzip.compress(packed(True))],
     **{
@@ -97,9 +155,10 @@ def test_text_with_bytes_of_other_formats_is_read(tmp_path):
         ]
 
 
-def test_a_compressed_stream_is_read_from_stdin(monkeypatch):
+@pytest.mark.parametrize("suffix", COMPRESS)
+def test_a_compressed_stream_is_read_from_stdin(monkeypatch, suffix):
     reader, writer = os.pipe()
-    os.write(writer, gzip.compress(b"ein\nzwei\n"))
+    os.write(writer, COMPRESS[suffix](b"ein\nzwei\n"))
     os.close(writer)
     with open(reader) as stdin:
         monkeypatch.setattr("sys.stdin", stdin)

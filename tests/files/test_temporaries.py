@@ -28,6 +28,7 @@ from seq2seq.files.temporaries import (
     temporary_file,
 )
 from seq2seq.runtime.errors import OUTPUT, UserError
+from tests.support.compressed import COMPRESS
 from tests.support.full_disk import largest_file
 
 ROOT = Path(__file__).parents[2]
@@ -49,9 +50,10 @@ def full(*_):
     raise OSError(errno.EIO, "Input/output error")
 
 
-@pytest.mark.parametrize("kind", ["atomic", "lines", "gz", "device", "sync", "directory"])
+@pytest.mark.parametrize("kind", ["atomic", "lines", *COMPRESS, "device", "sync", "directory"])
 def test_an_error_of_an_open_file_has_its_path(tmp_path, monkeypatch, kind):
-    path = {"gz": tmp_path / "out.gz", "device": "/dev/full"}.get(kind, tmp_path / "out")
+    path = Path("/dev/full") if kind == "device" else tmp_path / "out"
+    path = path.with_suffix(kind) if kind in COMPRESS else path
     noise = random.Random(0).randbytes(20_000).hex()  # more than a buffer, also if compressed
     if kind in ("sync", "directory"):
         monkeypatch.setattr(os, "fsync", full)

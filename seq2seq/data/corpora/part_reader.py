@@ -16,12 +16,13 @@ from seq2seq.data.corpora.corpus import CollectedBlock
 from seq2seq.data.corpora.counts import Counts
 from seq2seq.data.corpora.duplicates import DuplicateFilter
 from seq2seq.data.corpora.raw_corpus import MixturePart
+from seq2seq.files.compression import compression_of_name
 from seq2seq.files.input_files import is_rereadable, version_of
 from seq2seq.runtime.errors import DATA, UserError
 from seq2seq.runtime.logs import Log, no_log
 
 LARGE = 32 << 20  # bytes; a corpus with more is read again and not kept in memory
-GZIP_RATIO = 4  # assumed: uncompressed bytes of text per compressed byte
+COMPRESSION_RATIO = 4  # assumed: uncompressed bytes of text per compressed byte
 
 
 def collect_block(
@@ -49,7 +50,7 @@ class PartReader:
     names     the files or data sets of source and target, after data.reverse
     weight    how often an epoch takes each pair
     hashes    file or data set → sha256; {} before the first complete pass
-    num_bytes of its regular files and objects, × GZIP_RATIO if compressed
+    num_bytes of its regular files and objects, × COMPRESSION_RATIO if compressed
     """
 
     def __init__(self, part: MixturePart, split: str, config: DataConfig):
@@ -62,7 +63,8 @@ class PartReader:
         self._versions = [version_of(path) for path in files if is_rereadable(path)]
         self._regular = 0 < len(files) == len(self._versions)
         self.num_bytes = sum(
-            file.size * (GZIP_RATIO if file.path.endswith(".gz") else 1) for file in self._versions
+            file.size * (COMPRESSION_RATIO if compression_of_name(file.path) else 1)
+            for file in self._versions
         )
         self.hashes: dict[str, str] = {}
         self._blocks: list[Block] | None = None  # of a complete pass

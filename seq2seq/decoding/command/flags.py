@@ -40,9 +40,17 @@ def define_flags() -> None:
     )
     flags.DEFINE_string("weights", None, "Weights of the models of an ensemble, such as 0.7,0.3.")
     define_path(
-        "input", "-", "Input file, one sentence per line, .gz or not; - is stdin.", remote=True
+        "input",
+        "-",
+        "Input file, one sentence per line, compressed or not; - is stdin.",
+        remote=True,
     )
-    define_path("output", "-", "Output file, .gz or not; - is stdout.", remote=True)
+    define_path(
+        "output",
+        "-",
+        "Output file, compressed if its name ends in .gz, .xz, .bz2 or .zst; - is stdout.",
+        remote=True,
+    )
     flags.DEFINE_string(
         "format",
         "text",

@@ -1,6 +1,5 @@
 """Readers of the parts of a mixture: any blocks give the same pairs, in each of several passes."""
 
-import gzip
 import json
 import os
 import pickle
@@ -16,6 +15,7 @@ from seq2seq.data.corpora.counts import Counts
 from seq2seq.data.corpora.part_reader import collect_block
 from seq2seq.data.corpora.registry import open_parts, read_corpus
 from seq2seq.runtime.errors import DATA, UserError
+from tests.support.compressed import COMPRESS
 
 SIDES = [b"a", b"b", b"a b", "ö".encode(), b"\xff", b"b\xfe", b"", b" ", b"x" * 20]
 GOOD = SIDES[:4]
@@ -162,9 +162,10 @@ def test_a_pipe_is_kept_in_memory(monkeypatch):
     os.close(read)
 
 
-def test_bytes_of_compressed_files_count_four_times(path, tmp_path):
-    packed = tmp_path / "a.gz"
-    packed.write_bytes(gzip.compress(path.read_bytes()))
+@pytest.mark.parametrize("suffix", COMPRESS)
+def test_bytes_of_compressed_files_count_four_times(path, tmp_path, suffix):
+    packed = tmp_path / f"a{suffix}"
+    packed.write_bytes(COMPRESS[suffix](path.read_bytes()))
     size = path.stat().st_size
     assert reader_of(f"tsv:{path}").num_bytes == size
     assert reader_of(f"text:{path},{packed}").num_bytes == size + 4 * packed.stat().st_size
@@ -218,8 +219,8 @@ def test_reading_a_large_corpus_needs_the_memory_of_one_block(tmp_path, monkeypa
     monkeypatch.setattr("seq2seq.data.corpora.part_reader.LARGE", 0)
     monkeypatch.setattr("seq2seq.data.corpora.blocks.BLOCK_BYTES", 1 << 20)
     path = tmp_path / name
-    with (gzip.open if name.endswith("gz") else open)(path, "wb") as file:
-        file.write(b"".join(b"%d" % i * 30_000 + b"\tb\n" for i in range(10, 300)))
+    compress = COMPRESS.get(path.suffix, bytes)
+    path.write_bytes(compress(b"".join(b"%d" % i * 30_000 + b"\tb\n" for i in range(10, 300))))
     reader = reader_of(f"tsv:{path}")
     tracemalloc.start()
     try:

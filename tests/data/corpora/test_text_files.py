@@ -14,6 +14,7 @@ from seq2seq.data.corpora.registry import check_corpus, read_corpus
 from seq2seq.files.lines import truncated_lines
 from seq2seq.runtime.errors import DATA, UserError
 from seq2seq.runtime.logs import throttled
+from tests.support.compressed import COMPRESS
 
 LINES = 101
 ODD = "\u2028 \u2029 \u0085 \v \f \x1c \0 \r"  # none of these ends a line
@@ -155,11 +156,13 @@ def test_the_fingerprint_of_a_file_depends_on_its_content(text):
     assert changed == ["train.en"]
 
 
-def test_compressed_files_read_as_plain_ones(text, tmp_path):
+@pytest.mark.parametrize("suffix", COMPRESS)
+def test_compressed_files_read_as_plain_ones(text, tmp_path, suffix):
     plain = text(lines("wort"), lines("word"))
     for name in ("train.de", "train.en"):
-        (tmp_path / f"{name}.gz").write_bytes(gzip.compress((tmp_path / name).read_bytes()))
-    packed = read_corpus("text:train.de.gz,train.en.gz", "train", DataConfig())
+        raw = (tmp_path / name).read_bytes()
+        (tmp_path / f"{name}{suffix}").write_bytes(COMPRESS[suffix](raw))
+    packed = read_corpus(f"text:train.de{suffix},train.en{suffix}", "train", DataConfig())
     assert packed[:3] == plain[:3]
     assert list(packed.fingerprints.values()) == list(plain.fingerprints.values())
 
@@ -172,10 +175,13 @@ def test_compressed_files_read_as_plain_ones(text, tmp_path):
         lambda raw: raw[:31] + b"\xff" * 17 + raw[48:],
     ],
 )
-def test_a_damaged_compressed_file_is_named(tmp_path, damage):
-    path = tmp_path / "pairs.tsv.gz"
-    path.write_bytes(damage(gzip.compress(b"".join(b"%d\t%d\n" % (i, i * i) for i in range(997)))))
-    assert str(path) in refused(DATA, read_corpus, f"tsv:{path}", "train", DataConfig())
+@pytest.mark.parametrize("suffix", COMPRESS)
+def test_a_damaged_compressed_file_is_named(tmp_path, damage, suffix):
+    path = tmp_path / f"pairs.tsv{suffix}"
+    raw = COMPRESS[suffix](b"".join(b"%d\t%d\n" % (i, i * i) for i in range(997)))
+    path.write_bytes(damage(raw))
+    message = refused(DATA, read_corpus, f"tsv:{path}", "train", DataConfig())
+    assert f"{path} is damaged or cut off" in message
 
 
 def test_two_tab_separated_fields_are_a_pair(tmp_path):

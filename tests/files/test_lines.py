@@ -13,7 +13,7 @@ import zipfile
 import pytest
 
 from seq2seq.decoding.command.formats import FORMATS
-from seq2seq.decoding.command.inputs import Input
+from seq2seq.decoding.command.inputs import Input, check_input
 from seq2seq.files.lines import LONGEST, check_file, raw_lines, text_lines
 from seq2seq.files.output_files import check_outputs, write_lines
 from seq2seq.runtime.errors import CONFIGURATION, DATA, UserError
@@ -63,6 +63,7 @@ def test_zstd_without_its_library_is_refused_in_one_line(tmp_path, monkeypatch):
     for call in (
         lambda: list(text_lines(str(tmp_path / "a"))),
         lambda: check_file(str(tmp_path / "missing.zst")),
+        lambda: check_input(str(tmp_path / "missing.zst")),
         lambda: check_outputs([str(tmp_path / "out.zst")], False),
     ):
         with pytest.raises(UserError, match=r"library zstandard; pip .*'\.\[zstd\]'$") as refused:

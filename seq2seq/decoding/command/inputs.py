@@ -11,6 +11,7 @@ from itertools import islice, zip_longest
 
 from seq2seq.decoding.command.formats import Format
 from seq2seq.decoding.results import Item
+from seq2seq.files.compression import check_library
 from seq2seq.files.input_files import is_rereadable, remote_file
 from seq2seq.files.lines import text_lines
 from seq2seq.files.remote import is_remote
@@ -114,8 +115,10 @@ def shard_lines(lines: int, part: int, parts: int) -> range:
 
 
 def check_input(path: str) -> None:
-    """UserError(DATA) unless `path` is readable: a file, a URL, a pipe, or "-" for stdin."""
+    """UserError(DATA) unless `path` is readable: a file, a URL, a pipe, or "-" for stdin;
+    UserError(CONFIGURATION) without a library that it needs."""
     full = expand_path(path)
+    check_library(full)
     if path == "-":
         return
     if is_remote(full):

@@ -22,7 +22,7 @@ from seq2seq.cli.path_flags import define_path
 from seq2seq.config.data_config import nfc
 from seq2seq.data.metrics import tokenizer_hint
 from seq2seq.data.seed_groups import compare_groups
-from seq2seq.decoding.command.references import DEFAULT_METRICS, metrics_of
+from seq2seq.decoding.command.references import DEFAULT_METRICS, metrics_of, reference_lines
 from seq2seq.files.lines import text_lines
 from seq2seq.runtime.errors import CONFIGURATION, DATA, UserError
 from seq2seq.runtime.paths import expand_path
@@ -56,15 +56,16 @@ def main() -> None:
     metrics = metrics_of(f.metric)
     for metric in metrics:
         metric.check()
-    references = [*map(nfc, text_lines(f.reference))]
-    if not references:
+    references = reference_lines(f.reference)
+    lines = len(references[0])
+    if not lines:
         raise UserError(DATA, f"{f.reference} is empty: expected a reference in each line")
-    if hint := tokenizer_hint(metrics, references):
+    if hint := tokenizer_hint(metrics, *references):
         note(f"{hint}; set --metric")
-    outputs = read_group("outputs", f.outputs, len(references))
-    baseline = read_group("baseline", f.baseline, len(references))
+    outputs = read_group("outputs", f.outputs, lines)
+    baseline = read_group("baseline", f.baseline, lines)
     for metric in metrics:
-        result = compare_groups(metric, outputs, baseline, references)
+        result = compare_groups(metric, outputs, baseline, *references)
         print(f"{result.name} ({result.signature})\noutputs  {result.outputs}")
         if result.baseline is not None:
             difference = result.outputs.mean - result.baseline.mean
@@ -75,7 +76,12 @@ def main() -> None:
 def define_flags() -> None:
     define_path("outputs", None, "The translations of the runs of a group.", required=True)
     define_path("baseline", "", "The translations of those of another group.")
-    define_path("reference", None, "The file of the references.", required=True)
+    define_path(
+        "reference",
+        None,
+        "The file of the references, or several, separated by commas.",
+        required=True,
+    )
     flags.DEFINE_string("metric", DEFAULT_METRICS, "Metrics, as --metric of decode.py.")
 
 

@@ -1,4 +1,4 @@
-"""Quality of texts: BLEU, chrF and TER of sacreBLEU, ROUGE, each with its signature; exact match.
+"""Quality of texts: BLEU, chrF and TER of sacreBLEU, ROUGE, exact match; each with its signature.
 
 METRICS lists the metrics by name. To add one of sacreBLEU, add a `Metric` to it. BLEU splits texts
 into tokens with one of the tokenizers of sacreBLEU, whose name is in the signature.
@@ -57,19 +57,23 @@ class Comparison(NamedTuple):
 
 @dataclass(frozen=True)
 class Metric:
-    """A metric of sacreBLEU; called with texts and references it returns their score."""
+    """A metric of sacreBLEU; called with texts and references it returns their score.
+
+    Each of several `references` has one line for each text. BLEU counts the n-grams of all
+    references of a text; the other metrics take its best one.
+    """
 
     class_name: str  # of sacrebleu.metrics
     options: dict[str, Any] = field(default_factory=dict)  # its arguments
     label: str = ""  # instead of its name
 
-    def __call__(self, texts: Sequence[str], references: Sequence[str]) -> Score:
+    def __call__(self, texts: Sequence[str], *references: Sequence[str]) -> Score:
         metric = self._new()
-        score = metric.corpus_score(texts, [references])
+        score = metric.corpus_score(texts, references)
         return Score(self.label or score.name, score.score, str(metric.get_signature()))
 
     def compare(
-        self, texts: Sequence[str], baseline: Sequence[str], references: Sequence[str]
+        self, texts: Sequence[str], baseline: Sequence[str], *references: Sequence[str]
     ) -> Comparison:
         """The paired bootstrap test of sacreBLEU (Koehn 2004): 1,000 resamples of the lines, equal
         for both outputs. Its seed is the environment variable SACREBLEU_SEED, by default 12345."""
@@ -77,7 +81,7 @@ class Metric:
 
         systems = [("baseline", baseline), ("output", texts)]
         metrics = {self.class_name: self._new()}
-        test: Any = PairedTest(systems, metrics, [references], test_type="bs")
+        test: Any = PairedTest(systems, metrics, references, test_type="bs")
         signatures, columns = test()  # the first column holds the names of the systems
         ((name, signature),) = signatures.items()
         first, second = columns[name]
@@ -90,11 +94,11 @@ class Metric:
         )
 
     def resampled(
-        self, texts: Sequence[str], references: Sequence[str], lines: np.ndarray
+        self, lines: np.ndarray, texts: Sequence[str], *references: Sequence[str]
     ) -> np.ndarray:
         """The score of each row of `lines`, the numbers of drawn lines: [R, L] → [R]."""
         metric = self._new()
-        statistics = np.array(metric._extract_corpus_statistics(texts, [references]))
+        statistics = np.array(metric._extract_corpus_statistics(texts, references))
         sums = (statistics[drawn].sum(axis=0).tolist() for drawn in lines)
         return np.array([metric._compute_score_from_stats(total).score for total in sums])
 
@@ -132,6 +136,15 @@ class RougeMetric(Metric):
         return Rouge(self.class_name, **self.options)
 
 
+class ExactMatchMetric(Metric):
+    """The share of texts that equal a reference."""
+
+    def _new(self) -> Any:
+        from seq2seq.data.exact_match import ExactMatch
+
+        return ExactMatch()
+
+
 # Cased BLEU of detokenised text (Post 2018), by tokenizer. `force` allows tokenised text.
 BLEU = {
     name: Metric("BLEU", {"tokenize": name, "force": name == "none"}) for name in BLEU_TOKENIZERS
@@ -144,9 +157,12 @@ tokenized_bleu = Metric(
     "lower-cased tokenised BLEU",
 )
 chrf = Metric("CHRF")  # chrF2: F-score of character n-grams (Popović 2015)
+chrf_words = Metric("CHRF", {"word_order": 2})  # chrF++: with words and bigrams (Popović 2017)
 ter = Metric("TER")  # edits per word of the reference (Snover et al. 2006); lower is better
+exact = ExactMatchMetric("exact")
 
-METRICS = {"bleu": bleu, "tokenized_bleu": tokenized_bleu, "chrf": chrf, "ter": ter}
+METRICS = {"bleu": bleu, "tokenized_bleu": tokenized_bleu, "chrf": chrf, "chrf++": chrf_words}
+METRICS |= {"ter": ter, "exact": exact}
 METRICS |= {f"bleu:{name}": metric for name, metric in BLEU.items()}
 # The F1 scores of ROUGE (Lin 2004) with the words of English, and with those of all scripts.
 ROUGE_KINDS = ("rouge1", "rouge2", "rougeL", "rougeLsum")
@@ -169,12 +185,12 @@ HINT_TEXTS = 1000  # references that are examined
 JAPANESE_SHARE = 0.05  # of kana, which Chinese does not have
 
 
-def tokenizer_hint(metrics: Sequence[Metric], references: Sequence[str]) -> str:
+def tokenizer_hint(metrics: Sequence[Metric], *references: Sequence[str]) -> str:
     """A warning if BLEU with the tokenizer 13a is among the metrics and most letters of the
     references are of a script whose words it does not separate; else empty."""
     if not any(metric.options.get("tokenize") == "13a" for metric in metrics):
         return ""
-    text = "".join(references[:HINT_TEXTS])
+    text = "".join(line for lines in references for line in lines[:HINT_TEXTS])
     letters = sum(map(str.isalpha, text))
     counts = {script: len(pattern.findall(text)) for script, (pattern, _) in HINTS.items()}
     if 2 * sum(counts.values()) <= letters:
@@ -186,8 +202,3 @@ def tokenizer_hint(metrics: Sequence[Metric], references: Sequence[str]) -> str:
         f"warning: most letters of the references are {script}, which BLEU's tokenizer 13a does "
         f"not split into words: expected {HINTS[script][1]}, or chrf"
     )
-
-
-def exact_match(texts: Sequence[str], references: Sequence[str]) -> float:
-    """The percentage of texts that equal their reference."""
-    return 100.0 * sum(map(str.__eq__, texts, references)) / len(references)

@@ -49,7 +49,7 @@ def compare_groups(
     metric: Metric,
     outputs: Sequence[Sequence[str]],
     baseline: Sequence[Sequence[str]],
-    references: Sequence[str],
+    *references: Sequence[str],
 ) -> GroupComparison:
     """Compare the texts of the runs of two groups; without a `baseline` only their scores.
     UserError(CONFIGURATION) for a seed that cannot be read (`bootstrap_seed`).
@@ -59,15 +59,15 @@ def compare_groups(
     group it is that of sacreBLEU, with the seed of the environment variable SACREBLEU_SEED.
     """
     groups = [group for group in (outputs, baseline) if group]
-    scores = [[metric(texts, references) for texts in group] for group in groups]
+    scores = [[metric(texts, *references) for texts in group] for group in groups]
     name, _, signature = scores[0][0]
     means = [GroupScore([score.value for score in group]) for group in scores]
     if not baseline:
         return GroupComparison(name, signature, means[0])
     random = np.random.default_rng(bootstrap_seed())
-    lines = random.choice(len(references), (RESAMPLES, len(references)))
+    lines = random.choice(len(references[0]), (RESAMPLES, len(references[0])))
     drawn = [  # the mean score of each group, [R]
-        np.mean([metric.resampled(texts, references, lines) for texts in group], axis=0)
+        np.mean([metric.resampled(lines, texts, *references) for texts in group], axis=0)
         for group in groups
     ]
     differences = np.abs(drawn[0] - drawn[1])

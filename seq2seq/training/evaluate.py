@@ -23,7 +23,7 @@ from seq2seq.data.metrics import (
     Metric,
     Score,
     chrf,
-    exact_match,
+    exact,
     tokenized_bleu,
     tokenizer_hint,
 )
@@ -107,7 +107,7 @@ class Evaluator:
         bleu = self.bleu(texts, references)
         metrics["valid_bleu"] = bleu.value
         metrics["valid_chrf"] = chrf(texts, references).value
-        metrics["valid_exact_match"] = exact_match(texts, references)
+        metrics["valid_exact_match"] = exact(texts, references).value
         line = ", ".join(
             f"{metric.removeprefix('valid_')} {value:.4g}" for metric, value in metrics.items()
         )
@@ -215,7 +215,7 @@ def scores_of(corpus: Corpus, texts: list[str], bleu: Metric) -> tuple[dict[str,
     text."""
     references = corpus.target
     scores = [metric(texts, references) for metric in (bleu, tokenized_bleu, chrf)]
-    exact = exact_match(texts, references)
-    lines = [*map(str, scores), f"exact match {exact:.1f} % of {len(texts):,} sentences"]
-    scores.append(Score("exact match", exact, f"{len(texts):,} sentences, in percent"))
+    matches = exact(texts, references).value
+    lines = [*map(str, scores), f"exact match {matches:.1f} % of {len(texts):,} sentences"]
+    scores.append(Score("exact match", matches, f"{len(texts):,} sentences, in percent"))
     return {"sentences": len(texts), "scores": [score._asdict() for score in scores]}, lines

@@ -1,6 +1,7 @@
 """Scores: names and signatures, and BLEU compared with a plain implementation."""
 
 import importlib
+import json
 import math
 import random
 import re
@@ -16,7 +17,7 @@ from seq2seq.data.metrics import (
     ROUGE,
     bleu,
     chrf,
-    exact_match,
+    exact,
     ter,
     tokenized_bleu,
     tokenizer_hint,
@@ -86,8 +87,8 @@ def test_a_tokenizer_whose_packages_are_missing_is_one_line(monkeypatch):
 def test_perfect_translations_score_100():
     assert bleu(REFERENCES, REFERENCES).value == pytest.approx(100)
     assert chrf(REFERENCES, REFERENCES).value == pytest.approx(100)
-    assert exact_match(REFERENCES, REFERENCES) == 100
-    assert exact_match([REFERENCES[0], "x"], REFERENCES) == 50
+    assert exact(REFERENCES, REFERENCES).value == 100
+    assert exact([REFERENCES[0], "x"], REFERENCES).value == 50
 
 
 def test_cased_bleu_and_chrf_distinguish_text_and_reference():
@@ -186,6 +187,33 @@ def test_a_comparison_equals_that_of_the_command_line_of_sacrebleu(outputs, tmp_
         for score, expected in ((comparison.baseline, first), (comparison.output, second)):
             assert [f"{value:.4f}" for value in score] == expected[3 * i : 3 * i + 3]
         assert f"{comparison.p_value:.4f}" == p_values[i] != "0.0010"
+
+
+def test_scores_with_several_references_equal_those_of_the_command_line_of_sacrebleu(
+    outputs, tmp_path
+):
+    first, second, output = outputs
+    second = ["", *second[1:]]
+    names = [str(tmp_path / name) for name in ("first", "second", "output")]
+    for name, lines in zip(names, (first, second, output), strict=True):
+        with open(name, "w", encoding="utf-8") as file:
+            file.writelines(f"{line}\n" for line in lines)
+    command = [sys.executable, "-m", "sacrebleu", *names[:2], "-i", names[2]]
+    options = ["-m", "bleu", "chrf", "ter", "--chrf-word-order=2", "-w", "9"]
+    done = subprocess.run(command + options, capture_output=True, text=True, check=True).stdout
+    expected = json.loads(done)
+    for name, score in zip(("bleu", "chrf++", "ter"), expected, strict=True):
+        ours = METRICS[name](output, first, second)
+        assert (ours.name, ours.value) == (score["name"], pytest.approx(score["score"], abs=1e-8))
+        assert ours.signature.startswith("nrefs:2|") and ours.signature == score["signature"]
+        assert ours.value != METRICS[name](output, first).value
+
+
+def test_rouge_takes_the_best_reference_of_each_line():
+    pytest.importorskip("rouge_score")
+    metric = ROUGE["rouge"][0]
+    score = metric(["a b c", "x y"], ["a b c", "z"], ["q", "x z"])
+    assert score.value == pytest.approx(100 * (1 + 2 / 4) / 2)
 
 
 def test_a_comparison_is_a_table_with_both_scores_and_the_p_value(outputs):

@@ -29,8 +29,9 @@ def test_the_test_of_one_run_each_is_that_of_sacrebleu(name, seed, monkeypatch):
     if seed:
         monkeypatch.setenv("SACREBLEU_SEED", seed)
     texts, baseline = outputs(0.27, 1), outputs(0.3, 2)
-    expected = METRICS[name].compare(texts, baseline, REFERENCES)
-    result = compare_groups(METRICS[name], [texts], [baseline], REFERENCES)
+    references = [REFERENCES, outputs(0.6, 3)] if name == "chrf" else [REFERENCES]
+    expected = METRICS[name].compare(texts, baseline, *references)
+    result = compare_groups(METRICS[name], [texts], [baseline], *references)
     assert result.p_value == pytest.approx(expected.p_value, abs=1e-9) != 1 / 1001
     assert result.outputs.mean == pytest.approx(expected.output.value)
     assert result.baseline is not None
@@ -66,7 +67,7 @@ def test_the_score_of_a_group_in_a_resample_is_the_mean_of_its_runs():
     metric, lines = ROUGE["rouge"][2], np.arange(len(REFERENCES))
     groups = [[outputs(share, seed) for seed in (0, 1, 2)] for share in (0.25, 0.27)]
     means = [
-        np.mean([metric.resampled(run, REFERENCES, lines[:, None]) for run in group], axis=0)
+        np.mean([metric.resampled(lines[:, None], run, REFERENCES) for run in group], axis=0)
         for group in groups
     ]  # of each line
     drawn = np.random.default_rng(12345).choice(len(lines), (1000, len(lines)))

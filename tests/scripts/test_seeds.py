@@ -22,13 +22,17 @@ def call(tmp_path):
         (tmp_path / name).write_text("".join(f"{line}\n" for line in lines))
     (tmp_path / "link").symlink_to("a0")
 
-    def run(outputs, baseline="", *more):
+    def run(outputs, baseline="", *more, reference="reference"):
         paths = {
             name: ",".join(str(tmp_path / file) for file in files.split(",") if file)
-            for name, files in (("outputs", outputs), ("baseline", baseline))
+            for name, files in (
+                ("outputs", outputs),
+                ("baseline", baseline),
+                ("reference", reference),
+            )
         }
         arguments = [f"--{name}={value}" for name, value in paths.items() if value]
-        return call_in_process(seeds, *arguments, f"--reference={tmp_path / 'reference'}", *more)
+        return call_in_process(seeds, *arguments, *more)
 
     return run
 
@@ -48,6 +52,9 @@ def test_scores_of_a_group_and_the_difference_of_two_are_printed(call):
     assert outputs.endswith(f"({bleu['a0']:.2f}, {bleu['a1']:.2f})")
     assert baseline == f"baseline {bleu['b0']:.2f}"
     assert difference.startswith(f"difference {mean - bleu['b0']:+.2f}, p-value 0.")
+    score = METRICS["exact"](TEXTS["a0"], TEXTS["reference"], TEXTS["a1"])
+    done = call("a0", "", "--metric=exact", reference="reference,a1")
+    assert done.out == f"exact match ({score.signature})\noutputs  {score.value:.2f}\n"
     assert len(call("a0,a1").out.splitlines()) == 6  # three metrics without a difference
 
 

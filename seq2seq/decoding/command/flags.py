@@ -87,7 +87,12 @@ def define_flags() -> None:
         "",
         "Text before each source, such as 'summarize: ', unless its line has a source prefix.",
     )
-    define_path("reference", "", "File with reference translations: print scores.", remote=True)
+    define_path(
+        "reference",
+        "",
+        "File with reference translations, or several, separated by commas: print scores.",
+        remote=True,
+    )
     metrics = f"Scores to print: {METRIC_NAMES}; by default {DEFAULT_METRICS}."
     flags.DEFINE_string("metric", None, metrics)
     define_path(

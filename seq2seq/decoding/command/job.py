@@ -53,8 +53,9 @@ class Job:
             raise UserError(
                 CONFIGURATION, "--workdir=RUN is required: the directory that train.py wrote"
             )
-        files = (f.input, f.reference, f.baseline, f.target)
-        for path in (f.input, *filter(None, files[1:])):
+        references = f.reference.split(",") if f.reference else []
+        files = [f.input, *references, *filter(None, (f.baseline, f.target))]
+        for path in files:
             check_input(path)
         if files.count("-") > 1:
             raise UserError(DATA, "only one input can be stdin; give the name of the other file")

@@ -1,6 +1,6 @@
 """Scores of the translations of a job: --reference, --metric and --baseline of decode.py."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
 from seq2seq.config.data_config import nfc
@@ -23,17 +23,17 @@ DEFAULT_METRICS = "bleu,tokenized_bleu,chrf"
 class References(NamedTuple):
     """The references of a job's lines, and what to compute with them."""
 
-    lines: list[str]
+    files: list[list[str]]  # the lines of each file
     metrics: list[Metric]
     baseline: list[str] | None  # the translations of another system, to compare with
 
     def check_parallel(self, lines: int, advice: str) -> None:
         """UserError(DATA) unless the input has as many lines as the references."""
-        if lines != len(self.lines):
+        if lines != len(self.files[0]):
             raise UserError(
                 DATA,
                 f"--reference is not parallel to --input: expected {lines} lines, got "
-                f"{len(self.lines)}; {advice}",
+                f"{len(self.files[0])}; {advice}",
             )
 
     def results(self, texts: list[str]) -> Iterator[Score | Comparison]:
@@ -43,17 +43,18 @@ class References(NamedTuple):
         self.check_parallel(len(texts), "the translations are written, but not scored")
         for metric in self.metrics if texts else ():
             if self.baseline is None:
-                yield metric(texts, self.lines)
+                yield metric(texts, *self.files)
             else:
-                yield metric.compare(texts, self.baseline, self.lines)
+                yield metric.compare(texts, self.baseline, *self.files)
 
 
 def read_references(reference: str, metrics: str | None, baseline: str) -> References | None:
-    """The references in a file; None without one. `metrics` None: DEFAULT_METRICS.
+    """The references in files separated by commas; None without one. `metrics` None:
+    DEFAULT_METRICS.
 
     UserError(CONFIGURATION) for an unknown metric, one whose package is not installed, and if
-    metrics or a baseline are given without references; UserError(DATA) if the baseline has another
-    number of lines.
+    metrics or a baseline are given without references; UserError(DATA) if the files have different
+    numbers of lines.
     """
     chosen = metrics_of(DEFAULT_METRICS if metrics is None else metrics)
     if not reference:
@@ -65,17 +66,33 @@ def read_references(reference: str, metrics: str | None, baseline: str) -> Refer
         return None
     for metric in chosen:
         metric.check()
-    lines = [*map(nfc, text_lines(reference, note))]
+    files = reference_lines(reference, note)
+    lines = len(files[0])
     baseline_lines = [*map(nfc, text_lines(baseline, note))] if baseline else None
-    if baseline_lines is not None and len(baseline_lines) != len(lines):
+    if baseline_lines is not None and len(baseline_lines) != lines:
         raise UserError(
             DATA,
-            f"--baseline is not parallel to --reference: expected {len(lines)} lines, got "
+            f"--baseline is not parallel to --reference: expected {lines} lines, got "
             f"{len(baseline_lines)}; give translations of the same input",
         )
-    if hint := tokenizer_hint(chosen, lines):
+    if hint := tokenizer_hint(chosen, *files):
         note(f"{hint}; set --metric")
-    return References(lines, chosen, baseline_lines)
+    return References(files, chosen, baseline_lines)
+
+
+def reference_lines(names: str, warn: Callable[[str], None] | None = None) -> list[list[str]]:
+    """The lines of each file of references, with `text_lines(name, warn)`, in Unicode NFC; `names`
+    are separated by commas. UserError(DATA) unless each file has as many lines as the first."""
+    first, *others = names.split(",")
+    files = [[*map(nfc, text_lines(name, warn))] for name in (first, *others)]
+    for name, lines in zip(others, files[1:], strict=True):
+        if len(lines) != len(files[0]):
+            raise UserError(
+                DATA,
+                f"--reference: {name} is not parallel to {first}: expected {len(files[0])} lines, "
+                f"got {len(lines)}; give files with one reference for each input line",
+            )
+    return files
 
 
 def metrics_of(names: str) -> list[Metric]:

@@ -432,8 +432,9 @@ def test_an_input_file_is_never_replaced_by_the_output(run, tmp_path, flag):
     flags = {"input": path / "in.txt", "output": tmp_path / "link", flag: tmp_path / "in.txt"}
     if flag == "target":
         flags["mode"] = "score"
-    if flag == "baseline":
-        flags["reference"] = path / "in.txt"
+    if flag in ("reference", "baseline"):
+        references = [path / "in.txt", *([tmp_path / "in.txt"] if flag == "reference" else [])]
+        flags["reference"] = ",".join(map(str, references))
     arguments = [f"--{name}={value}" for name, value in flags.items()]
     code, out, err = decode(path, *arguments, "--overwrite")
     assert (code, out, len(err)) == (6, "", 1), err
@@ -456,7 +457,7 @@ def test_an_input_file_is_never_replaced_by_the_output(run, tmp_path, flag):
         (("--output=/proc/x",), {}, 6, "cannot write /proc/x"),
         (("--input=",), {}, 3, "no such file: ''"),
         (("--input={d}",), {}, 3, " is a directory: expected a file"),
-        (("--reference={d}/damaged.gz",), {}, 3, "damaged.gz is damaged or cut off"),
+        (("--reference={d}/in.txt,{d}/damaged.gz",), {}, 3, "damaged.gz is damaged or cut off"),
     ],
     ids=str,
 )

@@ -69,6 +69,27 @@ def test_with_a_baseline_each_metric_is_a_comparison_with_it(reference, tmp_path
     assert "|tok:char|" in comparisons[-1].signature
 
 
+def test_each_metric_has_several_references_of_each_text(reference, tmp_path):
+    second = ["the cat sat on a mat", "dogs bark at noon", "birds sang"]
+    names = f"{reference},{file_of(tmp_path / 'second', second)}"
+    baseline = file_of(tmp_path / "baseline", BASELINE)
+    kinds = ["bleu", "chrf", "chrf++", "ter", "exact"]
+    scores = list(read_references(names, ",".join(kinds), "").results(TEXTS))
+    assert scores == [METRICS[name](TEXTS, LINES, second) for name in kinds]
+    assert all("nrefs:2|" in score.signature for score in scores)
+    assert [score.value for score in scores if score.name == "exact match"] == [100 * 2 / 3]
+    compared = list(read_references(names, ",".join(kinds), baseline).results(TEXTS))
+    assert [comparison.output.value for comparison in compared] == pytest.approx(
+        [score.value for score in scores]
+    )
+    assert compared[-1].baseline.value == 0
+    short = file_of(tmp_path / "short", second[:2])
+    with pytest.raises(
+        UserError, match=f"{short} is not parallel to {reference}: .* 3 lines, got 2"
+    ):
+        read_references(f"{reference},{short}", None, "")
+
+
 def test_without_translations_there_are_no_scores(tmp_path):
     empty = file_of(tmp_path / "empty", [])
     assert list(read_references(empty, None, empty).results([])) == []
@@ -80,7 +101,7 @@ def test_a_metric_or_a_baseline_without_effect_is_refused(reference, tmp_path):
     for metrics, baseline, message in (
         ("bleu", "", "--metric has no effect without --reference"),
         (None, unread, "--baseline has no effect without --reference; add --reference=FILE"),
-        ("blue", "", "unknown metric 'blue': expected bleu, tokenized_bleu, chrf, ter"),
+        ("blue", "", "unknown metric 'blue': expected bleu, tokenized_bleu, chrf, chrf\\+\\+, ter"),
         ("bleu,", "", "unknown metric ''"),
         ("", "", "unknown metric ''"),
     ):

@@ -18,8 +18,7 @@ from jax.experimental import pallas as pl
 from jax.experimental.pallas import tpu as pltpu
 from jaxtyping import Array, Bool, Float, Int
 
-from .attention import AttentionOptions, KeysValues, dot_product_attention, masked_softmax
-from .platforms import by_platform
+from .attention import masked_softmax
 
 LANES = 128
 MAX_SCORES = 512 * 512  # of a block: the backward kernel holds about five such arrays of float32
@@ -34,29 +33,6 @@ class KernelSettings(NamedTuple):
     factor: float  # of the scores
     precision: jax.lax.Precision
     interpret: bool = False  # run the kernel on any platform, slowly
-
-
-def attend_on_platform(
-    queries: Float[Array, "B H T K"],
-    keys_values: KeysValues,
-    mask: Bool[Array, "#B #H #T S"] | None,
-    bias: Float[Array, "#B #H #T S"] | None,
-    options: AttentionOptions,
-) -> tuple[Float[Array, "B H T K"], None]:
-    """`dot_product_attention` without the weights, by the kernels where they are faster."""
-    keys, values = keys_values
-
-    def attend(fused: bool) -> Float[Array, "B H T K"]:
-        if not fused:
-            return dot_product_attention(queries, keys, values, mask, bias, options)[0]
-        width = queries.shape[-1]
-        factor = width**-0.5 if options.scale else 1.0
-        settings = KernelSettings(width, factor, options.precision)
-        return fused_attention(queries, keys, values, mask, settings)
-
-    if options.drop is None and bias is None and fits_kernels(queries, keys, mask):
-        return by_platform(lambda choices: choices.attention_kernels, attend), None
-    return attend(False), None
 
 
 def fits_kernels(
@@ -76,26 +52,6 @@ def query_block(t: int, s: int) -> int:
     return next((size for size in BLOCK_QUERIES if t % size == 0 and size * s <= MAX_SCORES), 0)
 
 
-def fused_attention(
-    queries: Float[Array, "B H T K"],
-    keys: Float[Array, "B H S K"],
-    values: Float[Array, "B H S K"],
-    mask: Bool[Array, "#B 1 #T S"] | None,
-    settings: KernelSettings,
-) -> Float[Array, "B H T K"]:
-    """The output of `dot_product_attention` for arguments that `fits_kernels` accepts."""
-    (b, _, t, _), s = queries.shape, keys.shape[2]
-    mask = jnp.ones((1, 1, 1, 1), bool) if mask is None else mask
-    allowed = jnp.broadcast_to(mask[:, 0].astype(jnp.int8), (b, t, s))  # [B, T, S]
-
-    def join_heads(x: Float[Array, "B H _ K"]) -> Float[Array, "B _ W"]:
-        return jnp.swapaxes(x, 1, 2).reshape(b, x.shape[2], -1)
-
-    joined = map(join_heads, (queries, keys, values))
-    output = attention_by_kernels(settings, allowed, *joined)  # [B, T, W]
-    return jnp.swapaxes(output.reshape(b, t, -1, settings.head_width), 1, 2)
-
-
 @partial(jax.custom_vjp, nondiff_argnums=(0,))
 def attention_by_kernels(
     settings: KernelSettings,
@@ -104,6 +60,7 @@ def attention_by_kernels(
     keys: Float[Array, "B S W"],
     values: Float[Array, "B S W"],
 ) -> Float[Array, "B T W"]:
+    """The output of `dot_product_attention` for arguments that `fits_kernels` accepts."""
     return call_kernel(forward_kernel, settings, 1, allowed, queries, keys, values)[0]
 
 

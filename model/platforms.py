@@ -28,7 +28,7 @@ class Choices(NamedTuple):
     chunk: int = 4096  # the fewest lines that a process of a job takes in turn
     lanes_in_turn: bool = False  # values between passes over logits exist for one lane at a time
     bias_in_table: bool = False  # the bias of the logits is part of their table in inference
-    attention_kernels: bool = False  # attention by model/fused_attention.py
+    attention_kernels: str = ""  # tpu or triton: attention by model/platform_attention.py
     cache_by_scatter: bool = True  # otherwise a step writes whole blocks of the cache
     cache_blocks: int = 4  # of each layer; a branch reads those in use
     update_in_branch: bool = False  # otherwise old and new state are computed, and one is selected
@@ -68,12 +68,15 @@ GPU = Choices(
     compilations=8,  # the cores of the host are free; each takes some hundred MB
     cache_blocks=1,  # compiled for an h100: a third fewer kernels, and no branch waits for the host
     two_stages=True,  # derived: a maximum is one pass over the logits; lax.top_k may sort instead
+    # Compiled for an h100, "triton" takes 49 instead of 74 GB for a training step of base. It is
+    # off until a device has shown that it is right and faster (benchmarks/compiled_programs.md).
+    attention_kernels="",
 )
 # As GPU: 200 TFLOP/s and 0.8 TB/s (v5e) give the same ratio of products to reading weights. A
 # device has less memory, which limits the hypotheses (seq2seq/decoding/engine/sizes.py).
 TPU = GPU._replace(
     two_stages=False,  # compiled for a v5e: the second stage is a loop over all chosen chunks
-    attention_kernels=True,  # compiled for a v5e: benchmarks/compiled_programs.md
+    attention_kernels="tpu",  # compiled for a v5e: benchmarks/compiled_programs.md
     cache_blocks=4,  # compiled for a v5e: the device decides which branch it takes
     cache_by_scatter=False,  # compiled for a v5e: a scatter needs another layout, copied each step
 )

@@ -36,8 +36,8 @@ from .cache import (
 from .checks import check_length, check_memory
 from .config import ModelConfig
 from .encoder_decoder import DecoderState, EncoderDecoder, PairPositions
-from .fused_attention import attend_on_platform
 from .layers import NORMS, Dropout, FeedForward
+from .platform_attention import attend_on_platform
 from .position_rules import POSITION_RULES
 from .positions import LayerPositions, make_positions
 

@@ -1,4 +1,4 @@
-"""The attention kernels of a TPU, interpreted, against `dot_product_attention`."""
+"""The attention kernels of TPU and GPU, interpreted, against `dot_product_attention`."""
 
 from dataclasses import replace
 from functools import partial
@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from seq2seq.model import fused_attention as module
+from seq2seq.model import platform_attention as module
 from seq2seq.model.attention import (
     AttentionOptions,
     KeysValues,
@@ -17,13 +17,10 @@ from seq2seq.model.attention import (
     dot_product_attention,
     segment_mask,
 )
-from seq2seq.model.fused_attention import (
-    KernelSettings,
-    attend_on_platform,
-    fits_kernels,
-    fused_attention,
-)
+from seq2seq.model.fused_attention import KernelSettings, fits_kernels
 from seq2seq.model.matmul import FULL
+from seq2seq.model.platform_attention import KERNELS, attend_on_platform, fused_attention
+from seq2seq.model.platforms import TPU
 from seq2seq.model.transformer import Transformer
 from seq2seq.training.parameters import parameter_shapes
 from tests.support.models.small_transformer import SMALL
@@ -50,15 +47,18 @@ def with_gradients(attend, q, k, v, cotangent):
 
 
 @pytest.mark.parametrize(
-    "heads, width, t, s, scale, chosen",
+    "names, heads, width, t, s, scale, chosen",
     [
-        (2, 64, 128, 256, True, (0, 1, 2)),
-        (8, 32, 256, 256, False, (2,)),
-        (1, 128, 128, 128, True, (1,)),
-        (2, 64, 640, 640, True, (2,)),
+        (["tpu", "triton"], 2, 64, 128, 256, True, (0, 1, 2)),
+        (["tpu"], 8, 32, 256, 256, False, (2,)),
+        (["tpu"], 1, 128, 128, 128, True, (1,)),
+        (["tpu"], 2, 64, 640, 640, True, (2,)),
+        (["triton"], 1, 32, 192, 64, False, (2,)),
     ],
 )
-def test_output_and_gradients_are_those_of_the_plain_attention(heads, width, t, s, scale, chosen):
+def test_output_and_gradients_are_those_of_the_plain_attention(
+    names, heads, width, t, s, scale, chosen
+):
     """`chosen` are numbers of `masks`, all of which become an array [B, T, S] for the kernels."""
     random = np.random.default_rng(width)
     arrays = [
@@ -69,24 +69,25 @@ def test_output_and_gradients_are_those_of_the_plain_attention(heads, width, t, 
     def plain_attention(mask, *arrays):
         return dot_product_attention(*arrays, mask, options=AttentionOptions(scale=scale))[0]
 
-    def kernels(mask, *arrays):
-        assert fits_kernels(*arrays[:2], mask)
-        return fused_attention(*arrays, mask, settings)
+    def kernels(name, mask, *arrays):
+        assert KERNELS[name][0](*arrays[:2], mask)
+        return fused_attention(name, *arrays, mask, settings)
 
     @jax.jit
     def outputs_and_gradients(*arrays):
         return [
             [
                 with_gradients(partial(attend, mask), *arrays)
-                for attend in (kernels, plain_attention)
+                for attend in (plain_attention, *(partial(kernels, name) for name in names))
             ]
             for mask in (masks(t, s)[i] for i in chosen)
         ]
 
-    for fused, plain in outputs_and_gradients(*arrays):
-        np.testing.assert_allclose(fused[0], plain[0], atol=2e-6)
-        for ours, theirs in zip(fused[1:], plain[1:], strict=True):
-            np.testing.assert_allclose(ours, theirs, atol=2e-5, rtol=1e-5)
+    for plain, *all_fused in outputs_and_gradients(*arrays):
+        for fused in all_fused:
+            np.testing.assert_allclose(fused[0], plain[0], atol=2e-6)
+            for ours, theirs in zip(fused[1:], plain[1:], strict=True):
+                np.testing.assert_allclose(ours, theirs, atol=2e-5, rtol=1e-5)
 
 
 def test_bfloat16_is_as_close_to_float32_as_the_plain_attention():
@@ -99,21 +100,25 @@ def test_bfloat16_is_as_close_to_float32_as_the_plain_attention():
     def plain(q, k, v):
         return dot_product_attention(q, k, v, mask)[0]
 
-    def kernels(*arrays):
-        return fused_attention(*arrays, mask, settings)
+    def kernels(name, *arrays):
+        return fused_attention(name, *arrays, mask, settings)
 
     @partial(jax.jit, compiler_options={"xla_allow_excess_precision": False})
     def run(wide, narrow):
         """Results are rounded in between, as XLA otherwise need not do."""
         return [
             with_gradients(*arguments)
-            for arguments in ((plain, *wide), (plain, *narrow), (kernels, *narrow))
-        ]
+            for arguments in (
+                (plain, *wide), (plain, *narrow),
+                *((partial(kernels, name), *narrow) for name in KERNELS),
+            )
+        ]  # fmt: skip
 
     results = jax.device_get(run([x.astype(np.float32) for x in narrow], narrow))
     for name, *arrays in zip(("output", "q", "k", "v"), *results, strict=True):
-        a, b, c = (x.astype(np.float32) for x in arrays)
-        assert 0 < abs(c - a).max() <= 1.5 * abs(b - a).max(), name
+        a, b, *fused = (x.astype(np.float32) for x in arrays)
+        for c in fused:
+            assert 0 < abs(c - a).max() <= 1.5 * abs(b - a).max(), name
 
 
 @pytest.mark.parametrize(
@@ -137,7 +142,7 @@ def test_long_rows_have_kernels_while_their_keys_fit_on_the_chip(dtype, t, s, fi
 
 def test_the_kernels_are_used_only_where_they_compute_the_same(monkeypatch):
     """As in a program for a TPU, but interpreted."""
-    monkeypatch.setattr(module, "by_platform", lambda choose, run: run(True))
+    monkeypatch.setattr(module, "by_platform", lambda choose, run: run(choose(TPU)))
     monkeypatch.setattr(module, "KernelSettings", partial(KernelSettings, interpret=True))
     causal = np.tri(128, dtype=bool)[None, None]
     usual = {"mask": jax.device_put(causal), "bias": None, "options": AttentionOptions()}

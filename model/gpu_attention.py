@@ -119,13 +119,7 @@ def call_kernel(
 
 
 def forward_kernel(
-    settings: KernelSettings,
-    allowed: Any,
-    queries: Any,
-    keys: Any,
-    values: Any,
-    output: Any,
-    log_sums: Any,
+    settings: KernelSettings, allowed: Any, queries: Any, keys: Any, values: Any, *results: Any
 ) -> None:
     """The softmax over blocks of keys: sums so far are rescaled if the maximum becomes larger."""
 
@@ -141,6 +135,7 @@ def forward_kernel(
 
     zeros = jnp.zeros((BLOCK, 1), jnp.float32)
     start = jnp.zeros(queries.shape, jnp.float32), zeros, zeros + LOWEST
+    output, log_sums = results
     weighted, total, largest = jax.lax.fori_loop(0, keys.shape[0] // BLOCK, add, start)
     total = jnp.maximum(total, 0.5)  # 0 if all scores are masked, otherwise at least exp(0)
     output[:] = (weighted / total).astype(output.dtype)

@@ -43,7 +43,8 @@ def write_inputs(path: Path) -> None:
     for name in ("train.en", "valid.en", "test.en"):
         (path / name).write_text("\n".join(lines).upper() + "\n", encoding="utf-8")
     objects = [json.dumps({"text": line}) for line in lines[:4]]
-    (path / "in.jsonl").write_text("\n".join(objects) + "\n", encoding="utf-8")
+    for name in ("in.jsonl", "test.jsonl"):
+        (path / name).write_text("\n".join(objects) + "\n", encoding="utf-8")
     for name in ("other", "seed0", "seed1", "old0", "old1"):
         (path / f"{name}.en").write_bytes((path / "test.en").read_bytes())
     for name in ("train.ko", "valid.ko"):

@@ -144,13 +144,17 @@ def make_train_step(
         total, _ = jax.lax.scan(add_micro, zeros, batch)
         gradients, sums = jax.lax.psum(total, AXIS)  # sums over all tokens of the global batch
         count = jnp.maximum(sums.tokens, 1.0)  # avoids 0 / 0 for a batch of padding only
-        metrics = means(sums, count) | {"gradient_norm": optax.global_norm(gradients) / count}
+
+        def mean(gradients: Any) -> Any:
+            # Not g / count: XLA materialises a division but fuses a multiplication.
+            return jax.tree.map(lambda g: g * (1.0 / count), gradients)
+
+        # The norm of the means, which is also that of the clipping: it is computed once.
+        metrics = means(sums, count) | {"gradient_norm": optax.global_norm(mean(gradients))}
 
         def updated(gradients: Any) -> TrainState:
-            # Not g / count: XLA materialises a division but fuses a multiplication.
-            gradients = jax.tree.map(lambda g: g * (1.0 / count), gradients)
             updates, optimizer_state = optimizer.update(
-                gradients, state.optimizer, trained, step=state.step
+                mean(gradients), state.optimizer, trained, step=state.step
             )
             params = merge_params(optax.apply_updates(trained, updates), frozen)
             ema = moving_average(state.ema, params, state.step, config.ema_decay)

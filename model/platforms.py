@@ -31,6 +31,7 @@ class Choices(NamedTuple):
     attention_kernels: str = ""  # tpu or triton: attention by model/platform_attention.py
     cache_by_scatter: bool = True  # otherwise a step writes whole blocks of the cache
     cache_blocks: int = 4  # of each layer; a branch reads those in use
+    joined_norm: bool = False  # of gradients: sums of all arrays are joined before they are added
     update_in_branch: bool = False  # otherwise old and new state are computed, and one is selected
 
 
@@ -71,6 +72,7 @@ GPU = Choices(
     # Compiled for an h100, "triton" takes 49 instead of 74 GB for a training step of base. It is
     # off until a device has shown that it is right and faster (benchmarks/compiled_programs.md).
     attention_kernels="",
+    joined_norm=True,  # compiled for an h100: 118 fewer kernels in a training step of base
 )
 # As GPU: 200 TFLOP/s and 0.8 TB/s (v5e) give the same ratio of products to reading weights. A
 # device has less memory, which limits the hypotheses (seq2seq/decoding/engine/sizes.py).
@@ -78,6 +80,7 @@ TPU = GPU._replace(
     two_stages=False,  # compiled for a v5e: the second stage is a loop over all chosen chunks
     attention_kernels="tpu",  # compiled for a v5e: benchmarks/compiled_programs.md
     cache_blocks=4,  # compiled for a v5e: the device decides which branch it takes
+    joined_norm=False,
     cache_by_scatter=False,  # compiled for a v5e: a scatter needs another layout, copied each step
 )
 

@@ -14,6 +14,7 @@ from jax import Array
 from jax.typing import ArrayLike
 
 from seq2seq.config.tree import TrainingConfig
+from seq2seq.training.gradient_norm import global_norm
 from seq2seq.training.muon import muon_scaling
 from seq2seq.training.parameters import is_decayed
 
@@ -81,7 +82,7 @@ def clip_by_norm(limit: float) -> optax.GradientTransformation:
     """
 
     def clip(gradients: Any, params: Any) -> Any:
-        factor = jnp.minimum(1.0, limit / optax.global_norm(gradients))
+        factor = jnp.minimum(1.0, limit / global_norm(gradients))
         return jax.tree.map(lambda g: g * factor.astype(g.dtype), gradients)
 
     return optax.stateless(clip)

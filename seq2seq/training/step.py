@@ -25,6 +25,7 @@ from seq2seq.data.batching.packing import Batch
 from seq2seq.model.encoder_decoder import EncoderDecoder, PairPositions
 from seq2seq.model.platforms import by_platform
 from seq2seq.runtime.devices import AXIS, replicated
+from seq2seq.training.gradient_norm import global_norm
 from seq2seq.training.loss import LossSums, WeightedLabels, blockwise_cross_entropy, zero_sums
 from seq2seq.training.parameters import init_params, merge_params, split_params
 
@@ -150,7 +151,7 @@ def make_train_step(
             return jax.tree.map(lambda g: g * (1.0 / count), gradients)
 
         # The norm of the means, which is also that of the clipping: it is computed once.
-        metrics = means(sums, count) | {"gradient_norm": optax.global_norm(mean(gradients))}
+        metrics = means(sums, count) | {"gradient_norm": global_norm(mean(gradients))}
 
         def updated(gradients: Any) -> TrainState:
             updates, optimizer_state = optimizer.update(

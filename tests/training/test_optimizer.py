@@ -12,6 +12,7 @@ from flax.traverse_util import flatten_dict
 from seq2seq.config.tree import TrainingConfig
 from seq2seq.model.config import ModelConfig
 from seq2seq.model.transformer import Transformer
+from seq2seq.training import gradient_norm
 from seq2seq.training.optimizer import SCALINGS, learning_rate_schedule, make_optimizer
 from seq2seq.training.parameters import parameter_shapes
 from seq2seq.training.step import init_state
@@ -319,3 +320,14 @@ def test_the_state_has_the_structure_of_optax_for_older_checkpoints(weight_decay
         for optimizer in (make_optimizer(config, 8), optax.chain(*clip, adam))
     ]
     assert jax.tree.structure(states[0]) == jax.tree.structure(states[1])
+
+
+@pytest.mark.parametrize("joined", [False, True])
+def test_the_norm_is_that_of_all_numbers_of_all_arrays(joined, monkeypatch):
+    monkeypatch.setattr(gradient_norm, "by_platform", lambda choose, run: run(joined))
+    random = np.random.default_rng(0)
+    shapes = {"scalar": (), "bias": (5,), "matrix": (3, 4), "heads": (2, 3, 4)}
+    arrays = {name: random.normal(size=shape) for name, shape in shapes.items()}
+    numbers = np.concatenate([x.ravel() for x in arrays.values()])
+    norm = gradient_norm.global_norm(jax.tree.map(np.float32, arrays))
+    np.testing.assert_allclose(norm, np.sqrt((numbers**2).sum()), rtol=1e-6)

@@ -1,6 +1,7 @@
-"""The weights of a directory of transformers: one safetensors file, or shards with an index.
+"""The weights of a directory of transformers: one file, or shards with an index.
 
-A pickle is never opened. A tensor is read when it is asked for, so that memory holds one of them
+They are read from safetensors, and without it from pytorch_model.bin (see torch_files.py, which
+executes nothing). A tensor is read when it is asked for, so that memory holds one of them
 besides the parameters. Shards are never written.
 """
 
@@ -16,9 +17,13 @@ from safetensors.numpy import save_file
 
 from seq2seq.files.output_files import sync_to_disk
 from seq2seq.pretrained.json_fields import read_json
+from seq2seq.pretrained.torch_files import TorchFile
+from seq2seq.pretrained.torch_pickle import Refused
 from seq2seq.runtime.errors import CHECKPOINT, UserError
 
-WEIGHTS, INDEX = "model.safetensors", "model.safetensors.index.json"
+WEIGHTS = "model.safetensors"
+TORCH_WEIGHTS = "pytorch_model.bin"
+INDEX = ".index.json"  # after the name of a file of weights: that of its shards
 DTYPES = ("F64", "F32", "F16", "BF16")  # of the weights, as safetensors names them
 # Files beside the weights of a checkpoint of transformers' Trainer.
 OF_TRAINING = "training_args", "optimizer", "scheduler", "rng_state", "scaler"
@@ -29,7 +34,7 @@ OLD_CONVERT = (
     "convert it with transformers 4: {}.from_pretrained(DIR, {}=True).save_pretrained(DIR)"
 )
 DOWNLOAD = "download the safetensors files of the model, or its PyTorch files and convert them"
-PICKLES = "pytorch_model*.bin", "*.bin", "*.pt", "*.pth", "*.npz"
+PICKLES = "*.bin", "*.pt", "*.pth", "*.npz"
 OTHERS = {  # other files of weights, and what to do; {} is a class of transformers
     **dict.fromkeys(PICKLES, "is not safetensors and is never opened: " + CONVERT),
     "flax_model*.msgpack": "has weights of Flax: " + OLD_CONVERT.format("{}", "from_flax"),
@@ -51,9 +56,10 @@ class WeightFiles:
         self._model_class = model_class
         files = [self.path]
         stated: dict[str, Path] | None = None
-        if self.path.name == INDEX:
+        if self.path.name.endswith(INDEX):
             stated = shards(self.path)
             files = sorted(set(stated.values()))
+        self._torch: dict[Path, TorchFile] = {}
         self._files: dict[str, Path] = {}
         self.shapes: dict[str, tuple[int, ...]] = {}
         for path in files:
@@ -85,8 +91,17 @@ class WeightFiles:
     @contextmanager
     def _open(self, path: Path) -> Iterator[Any]:
         try:
+            if path.suffix == ".bin" and path.is_file():
+                if path not in self._torch:
+                    self._torch[path] = TorchFile(path)
+                yield self._torch[path]
+                return
             with safe_open(path, framework="np") as file:
                 yield file
+        except Refused as error:
+            raise UserError(
+                CHECKPOINT, f"{path} {torch_refusal(path, error, self._model_class)}"
+            ) from None
         except (SafetensorError, OSError, ValueError, TypeError, KeyError) as error:
             raise UserError(
                 CHECKPOINT, f"{path} {unreadable(path, error, self._model_class)}"
@@ -94,9 +109,11 @@ class WeightFiles:
 
 
 def weights_path(directory: Path) -> Path:
-    """The index if there are shards only, otherwise the file of weights, which may be missing."""
-    single, index = directory / WEIGHTS, directory / INDEX
-    return index if index.exists() and not single.exists() else single
+    """The file of weights or the index of its shards, safetensors before torch's. It is missing if
+    the directory has none of them."""
+    names = (WEIGHTS, WEIGHTS + INDEX, TORCH_WEIGHTS, TORCH_WEIGHTS + INDEX)
+    paths = [directory / name for name in names]
+    return next((path for path in paths if path.exists()), paths[0])
 
 
 def write_weights(directory: Path, arrays: dict[str, np.ndarray]) -> None:
@@ -108,15 +125,16 @@ def write_weights(directory: Path, arrays: dict[str, np.ndarray]) -> None:
 
 def shards(index: Path) -> dict[str, Path]:
     """The file of each tensor. UserError(CHECKPOINT) if the index is malformed."""
+    suffix = Path(index.name.removesuffix(INDEX)).suffix
     places = read_json(index).get("weight_map")
     is_name: Callable[[Any], bool] = lambda file: (  # noqa: E731
-        isinstance(file, str) and file.endswith(".safetensors") and Path(file).name == file
+        isinstance(file, str) and file.endswith(suffix) and Path(file).name == file
     )
     if not isinstance(places, dict) or not places or not all(map(is_name, places.values())):
         raise UserError(
             CHECKPOINT,
             f"{index} is malformed: expected weight_map, an object of tensors and names of "
-            "safetensors files in the same directory",
+            f"{suffix} files in the same directory",
         )
     return {name: index.parent / file for name, file in places.items()}
 
@@ -143,10 +161,24 @@ def unreadable(path: Path, error: Exception, model_class: str) -> str:
         return f"is missing{others[0] if others else ''}"
     with open(path, "rb") as file:
         start = file.read(64)
+    if reason := no_weights(start):
+        return reason
+    if start.startswith((b"PK", b"\x80")):
+        return f"is a pickle, not safetensors, and is never opened: {CONVERT.format(model_class)}"
+    return f"cannot be read: {error}"
+
+
+def torch_refusal(path: Path, error: Refused, model_class: str) -> str:
+    """Why a file of torch is not read, and what to do."""
+    with open(path, "rb") as file:
+        start = file.read(64)
+    return no_weights(start) or f"{error}; {CONVERT.format(model_class)}"
+
+
+def no_weights(start: bytes) -> str:
+    """What a file is that begins like this and has no weights; empty if it may have them."""
     if start.startswith(b"version https://git-lfs"):
         return "is a Git LFS pointer, not the file; fetch it with git lfs pull"
     if start.lstrip().startswith(b"<"):
         return "is an HTML page, not the file; download it again"
-    if start.startswith((b"PK", b"\x80")):
-        return f"is a pickle, not safetensors, and is never opened: {CONVERT.format(model_class)}"
-    return f"cannot be read: {error}"
+    return ""

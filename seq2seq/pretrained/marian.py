@@ -1,6 +1,6 @@
 """MarianMT directories (OPUS-MT) read as runs: configuration, vocabularies and parameters.
 
-Parameters are read from safetensors only; a pickle is never opened.
+Parameters are read as weight_files.py describes.
 """
 
 from dataclasses import replace

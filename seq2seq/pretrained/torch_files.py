@@ -101,14 +101,13 @@ def _entries(path: Path) -> dict[str, Place]:
     """The entries of an archive by name. Refused unless torch could have written them."""
     try:
         with ZipFile(path) as archive:
-            infos = archive.infolist()
+            infos, end = archive.infolist(), archive.start_dir
     except (BadZipFile, ValueError, NotImplementedError, RuntimeError, EOFError) as error:
         raise Refused(f"is no file of torch.save: {str(error)[:80]}") from None
     if not 0 < len(infos) <= MOST_ENTRIES:
         raise Refused(f"is malformed: expected 1 to {MOST_ENTRIES} entries, got {len(infos)}")
     prefix, places, regions = infos[0].filename.partition("/")[0], {}, []
     with open(path, "rb") as file:
-        end = file.seek(0, 2)
         for info in infos:
             _check_name(info.filename, prefix)
             if info.compress_type != ZIP_STORED or info.compress_size != info.file_size:
@@ -120,7 +119,7 @@ def _entries(path: Path) -> dict[str, Place]:
             regions.append((info.header_offset, start + info.file_size))
     regions.sort()
     if any(a[1] > b[0] for a, b in pairwise([*regions, (end, end)])):
-        raise Refused("is malformed: entries overlap or reach beyond the file")
+        raise Refused("is malformed: entries overlap each other or the directory")
     return places
 
 

@@ -1,4 +1,4 @@
-"""The pickle in a file of torch.save: a dict of tensors as views of storages, without their numbers.
+"""The pickle in a file of torch.save: tensors as views of storages, without their numbers.
 
 It is hostile until shown otherwise. Python's unpickler is not used: this module interprets the few
 operations that a dict of tensors needs, and refuses every other one.

@@ -358,14 +358,13 @@ def test_an_adapter_is_refused_by_name_with_its_base_model_or_without_it(copied)
 
 
 def test_a_pickle_is_never_opened_and_what_is_not_safetensors_is_named(copied):
-    (copied / "model.safetensors").rename(copied / "pytorch_model.bin")
+    (copied / "model.safetensors").rename(copied / "a.bin")
     advice = "never opened.*AutoModelForSeq2SeqLM.from_pretrained"
-    for name in ("optimizer.pt", "a.bin", "training_args.bin"):
+    for name in ("optimizer.pt", "training_args.bin"):
         (copied / name).touch()
-    with pytest.raises(UserError, match=f"; pytorch_model.bin is not safetensors and is {advice}"):
+    with pytest.raises(UserError, match=f"; a.bin is not safetensors and is {advice}"):
         open_model(copied, "best")
-    for name in ("a.bin", "pytorch_model.bin"):
-        (copied / name).unlink()
+    (copied / "a.bin").unlink()
     with pytest.raises(UserError, match="model.safetensors is missing$"):
         open_model(copied, "best")
     (copied / "onnx").mkdir()

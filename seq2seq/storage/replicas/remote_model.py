@@ -22,6 +22,7 @@ VERSIONS = ".objects.json"  # in the local copy: name → version of the object 
 PARTS = "params", "ema"  # of a checkpoint
 # Of the files beside checkpoints, those that a model consists of.
 NEEDED = {".json", ".model", ".spm", ".vocab", ".txt", ".safetensors"}
+TORCH_WEIGHTS = "pytorch_model*.bin"  # needed without safetensors
 
 
 def model_directory(name: str, checkpoint: str = "best", local_dir: str = "") -> Path:
@@ -65,10 +66,12 @@ def _download_files(url: str, local: Path, objects: Objects) -> None:
     known = local / VERSIONS
     if known.exists():
         versions = json.loads(known.read_bytes())
+    has_safetensors = any(name.endswith(".safetensors") for name in objects)
     for name, version in objects.items():
         path = Path(name)
         is_beside = len(path.parts) == 1 or path.parts[:-1] == ("vocab",)
-        if path.suffix not in NEEDED or not is_beside:
+        is_needed = path.suffix in NEEDED or (path.match(TORCH_WEIGHTS) and not has_safetensors)
+        if not is_needed or not is_beside:
             continue
         if versions.get(name) != list(version) or not (local / name).exists():
             download_file(f"{url}/{name}", local / name)

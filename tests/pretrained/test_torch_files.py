@@ -1,0 +1,297 @@
+"""pytorch_model.bin: the tensors are those that torch wrote; a hostile file executes nothing."""
+
+import json
+import os
+import random
+import struct
+import time
+import tracemalloc
+import zipfile
+
+import jax
+import numpy as np
+import pytest
+from safetensors.numpy import load_file
+
+from seq2seq.pretrained.models import find_params, load_params, open_model
+from seq2seq.pretrained.torch_files import OLD_MAGIC, TorchFile
+from seq2seq.pretrained.torch_pickle import FUNCTIONS, NAMES, Refused
+from seq2seq.runtime.errors import CHECKPOINT, UserError
+from tests.support.models.tiny_pretrained import write_fairseq, write_t5
+from tests.support.torch_archive import (
+    END,
+    START,
+    example,
+    integer,
+    integers,
+    storage,
+    tensor,
+    text,
+    write_archive,
+    write_tensors,
+)
+
+NUMBERS = np.arange(6, dtype=np.float32).tobytes()
+SIX = storage("0", 6)
+
+
+def check_tensors(path, expected):
+    file = TorchFile(path)
+    assert file.keys() == [*expected]
+    for name, array in expected.items():
+        stored = file.get_tensor(name)
+        assert stored.dtype == array.dtype and file.get_slice(name).get_shape() == array.shape
+        np.testing.assert_array_equal(stored, array)
+
+
+def test_views_of_shared_storages_are_read(tmp_path):
+    write_tensors(tmp_path / "a.bin", example())
+    check_tensors(tmp_path / "a.bin", example())
+
+
+def test_a_file_of_torch_is_read_bit_for_bit(tmp_path):
+    torch = pytest.importorskip("torch")
+    base = torch.randn(4, 6)
+    tensors = torch.nn.Linear(3, 2).state_dict()  # with the versions of modules
+    tensors |= {"a": base, "tied": base, "transposed": base.T, "part": base[1:3, 2:5],
+                "scalar": base[0, 0], "half": base.half(), "brain": base.bfloat16(),
+                "double": base.double(), "parameter": torch.nn.Parameter(base[:, 1:]),
+                "expanded": base[:1].expand(3, 6)}  # fmt: skip
+    torch.save(tensors, tmp_path / "a.bin")
+    file = TorchFile(tmp_path / "a.bin")
+    assert file.keys() == [*tensors]
+    for name, expected in tensors.items():
+        bits = expected.detach().contiguous().reshape(-1).view(torch.uint8).numpy().tobytes()
+        assert file.get_tensor(name).tobytes() == bits
+    torch.save(tensors, tmp_path / "a.bin", _use_new_zipfile_serialization=False)
+    with pytest.raises(Refused, match="torch before 1.6"):
+        TorchFile(tmp_path / "a.bin")
+
+
+@pytest.mark.parametrize("write", [write_t5, lambda path: write_fairseq(path, "mbart")])
+def test_a_model_with_torch_files_only_is_that_of_its_safetensors(tmp_path, write):
+    write(tmp_path)
+    single, torch_file = tmp_path / "model.safetensors", tmp_path / "pytorch_model.bin"
+    weights, params, opened = load_file(single), load_params(tmp_path, "best"), open_model(
+        tmp_path, "best"
+    )  # fmt: skip
+    torch_file.write_bytes(b"never opened while there are safetensors")
+    assert find_params(tmp_path, "best") == single
+    single.unlink()
+    write_tensors(torch_file, weights)
+    assert open_model(tmp_path, "best")[0] == opened[0]
+    jax.tree.map(np.testing.assert_array_equal, load_params(tmp_path, "best"), params)
+    torch_file.unlink()
+    places = {}
+    for part in range(2):
+        names, file = sorted(weights)[part::2], f"pytorch_model-{part + 1:05}-of-00002.bin"
+        write_tensors(tmp_path / file, {name: weights[name] for name in names})
+        places |= dict.fromkeys(names, file)
+    index = tmp_path / "pytorch_model.bin.index.json"
+    index.write_text(json.dumps({"weight_map": places}))
+    assert find_params(tmp_path, "best") == index
+    jax.tree.map(np.testing.assert_array_equal, load_params(tmp_path, "best"), params)
+    index.write_text(json.dumps({"weight_map": places | {min(places): "../a.bin"}}))
+    with pytest.raises(UserError, match="weight_map") as caught:
+        load_params(tmp_path, "best")
+    assert caught.value.code == CHECKPOINT
+
+
+def one(view):
+    """The pickle of a dict with one tensor."""
+    return START + text("a") + view + b"s" + END
+
+
+def named(name):
+    return b"c" + name.encode() + b"\n"
+
+
+SYSTEM = named("os\nsystem") + b"(" + text("touch sentinel") + b"tR"
+NESTED = named("torch._utils\n_rebuild_tensor_v2") + b"(" + SYSTEM + b"tR"
+HOSTILE = {  # pickles
+    "os.system": b"\x80\x02" + SYSTEM + b".",
+    "posix.system in a dict": one(SYSTEM.replace(b"os\n", b"posix\n")),
+    "eval": one(named("builtins\neval") + b"(" + text("1") + b"tR"),
+    "a nested call": one(NESTED),
+    "an attribute of a module": one(named("torch._utils\n_rebuild_tensor_v2.__globals__")),
+    "a name with a space": one(named("torch Size\n")),
+    "a name without a module": one(named("\nOrderedDict")),
+    "a STACK_GLOBAL": one(text("os") + text("system") + b"\x93" + b"(" + text("1") + b"tR"),
+    "a STACK_GLOBAL of numbers": one(integer(1) + integer(2) + b"\x93"),
+    "INST": one(b"(" + text("1") + b"ios\nsystem\n"),
+    "OBJ": one(b"(" + named("os\nsystem") + text("1") + b"o"),
+    "OBJ of a storage": one(b"(" + named("torch\nFloatStorage") + b"o"),
+    "NEWOBJ": one(named("collections\nOrderedDict") + b")\x81"),
+    "NEWOBJ_EX": one(named("collections\nOrderedDict") + b")}\x92"),
+    "EXT": one(b"\x82\x01"),
+    "PERSID": one(b"P0\n"),
+    "a list": one(b"]" + text("a") + b"a"),
+    "BYTEARRAY8": one(b"\x96" + struct.pack("<Q", 1 << 60)),
+    "BINUNICODE8": one(b"\x8d" + struct.pack("<Q", 1 << 60)),
+    "a long of 2 GB": one(b"\x8b" + struct.pack("<i", (1 << 31) - 1)),
+    "the state of a name": one(named("collections\nOrderedDict") + b"}b"),
+    "the state of a tensor": one(tensor(SIX, 0, (6,), (1,)) + b"}b"),
+    "a call of a storage": one(named("torch\nFloatStorage") + b")R"),
+    "a call of a text": one(text("os.system") + b")R"),
+    "arguments that are no tuple": one(named("torch\nSize") + b"}R"),
+    "a dict in itself": START + b"q\x00" + text("a") + b"h\x00s.",
+    "a tuple in itself": one(b"(" + b"q\x00h\x00t"),
+    "exponential tuples as a key": START + b")" + b"2\x86" * 60 + integer(1) + b"s.",
+    "exponential tuples": one(b")q\x00" + b"h\x00h\x00\x86q\x00" * 60),
+    "a huge index of the memo": one(b")r\xff\xff\xff\xff") + b"",
+    "an absent index of the memo": one(b"j\xff\xff\xff\xff"),
+    "deep nesting": one(b")" + b"\x85" * 100_000),
+    "too many operations": one(b")" * 300_000),
+    "marks alone": b"\x80\x02" + b"(" * 1000 + b"t" * 2000 + b".",
+    "no STOP": one(tensor(SIX, 0, (6,), (1,)))[:-1],
+    "no content": b".",
+    "a text": text("a") + b".",
+    "a nested dict": one(b"}"),
+    "an unknown protocol": b"\x80\x05}.",
+    "a huge shape": one(tensor(SIX, 0, (1 << 40, 1 << 40), (0, 0))),
+    "a huge expanded shape": one(tensor(SIX, 0, (1 << 40,), (0,))),
+    "an overflowing shape": one(tensor(SIX, 0, (1 << 62, 4), (4, 1))),
+    "a negative dimension": one(tensor(SIX, 0, (-1, -6), (1, 1))),
+    "a negative stride": one(tensor(SIX, 5, (6,), (-1,))),
+    "a negative offset": one(tensor(SIX, -1, (2,), (1,))),
+    "an offset beyond the storage": one(tensor(SIX, 6, (1,), (1,))),
+    "a view beyond the storage": one(tensor(SIX, 1, (2, 3), (3, 1))),
+    "a stride beyond the storage": one(tensor(SIX, 0, (2,), (6,))),
+    "too many dimensions": one(tensor(SIX, 0, (1,) * 9, (1,) * 9)),
+    "an empty tensor": one(tensor(SIX, 0, (0, 1 << 60), (1, 1))),
+    "strides that are too few": one(tensor(SIX, 0, (2, 3), (1,))),
+    "a shape of texts": one(tensor(SIX, 0, (), ()).replace(integers(()), text("a"))),
+    "no storage": one(tensor(b"N", 0, (1,), (1,))),
+    "a storage that is a number": one(integer(1) + b"Q"),
+    "a storage with a number as key": one(
+        tensor(SIX.replace(text("0"), integer(0)), 0, (1,), (1,))
+    ),
+    "a storage of another class": one(tensor(storage("0", 6, "Size"), 0, (1,), (1,))),
+    "a storage of an unknown class": one(tensor(storage("0", 6, "QInt8Storage"), 0, (1,), (1,))),
+    "a storage of a negative size": one(tensor(storage("0", -6), 0, (1,), (1,))),
+    "a storage larger than its entry": one(tensor(storage("0", 7), 0, (7,), (1,))),
+    "a storage of 1 TB": one(tensor(storage("0", 1 << 38), 0, (1 << 38,), (1,))),
+    "a storage without an entry": one(tensor(storage("1", 6), 0, (6,), (1,))),
+    "a storage elsewhere": one(tensor(storage("../x/data/0", 6), 0, (6,), (1,))),
+}  # fmt: skip
+GOOD = one(tensor(SIX, 0, (2, 3), (3, 1)))
+ARCHIVES = {  # arguments of write_archive
+    "big-endian": {"byteorder": b"big"},
+    "compressed entries": {"compression": zipfile.ZIP_DEFLATED},
+    "a zip bomb": {"others": {"x/data/1": bytes(1 << 24)}, "compression": zipfile.ZIP_DEFLATED},
+    "LZMA": {"compression": zipfile.ZIP_LZMA},
+    "a path that leaves the archive": {"others": {"../../sentinel": b"1"}},
+    "an absolute path": {"others": {"/tmp/sentinel": b"1"}},
+    "a path within the data": {"others": {"x/data/../../sentinel": b"1"}},
+    "TorchScript": {"others": {"x/code/__torch__.py": b"1"}},
+    "a large pickle": {"pickle": GOOD + bytes(1 << 22)},
+}
+
+
+def changed_bytes(change):
+    """The fault of an archive whose bytes are changed."""
+
+    def write(path):
+        write_archive(path, GOOD, {"0": NUMBERS})
+        path.write_bytes(change(path.read_bytes()))
+
+    return write
+
+
+CHANGED = {  # functions of the path
+    "an empty file": changed_bytes(lambda x: b""),
+    "a truncated archive": changed_bytes(lambda x: x[: len(x) // 2]),
+    "an archive without its last byte": changed_bytes(lambda x: x[:-1]),
+    "the format before torch 1.6": changed_bytes(lambda x: OLD_MAGIC + x),
+    "another number": changed_bytes(lambda x: x.replace(NUMBERS, NUMBERS[::-1])),
+    "encrypted entries": changed_bytes(
+        lambda x: x.replace(b"PK\1\2\x14\3\x14\0\0", b"PK\1\2\x14\3\x14\0\1")
+    ),
+    "another name in a header": changed_bytes(lambda x: x.replace(b"x/data/0", b"x/data/1", 1)),
+    "no local header": changed_bytes(lambda x: x.replace(b"PK\3\4", b"PK\3\5", 1)),
+}  # fmt: skip
+
+
+def larger_entry(content):
+    """The archive with a directory in which the last entry reaches into what follows it."""
+    sizes = content.rindex(b"x/data/0") - 46 + 20
+    return content[:sizes] + struct.pack("<II", 60, 60) + content[sizes + 8 :]
+
+
+CHANGED["entries that overlap"] = changed_bytes(larger_entry)
+WRITERS = {
+    **{name: (lambda path, pickle=pickle: write_archive(path, pickle, {"0": NUMBERS}))
+       for name, pickle in HOSTILE.items()},
+    **{name: (lambda path, options=options: write_archive(
+        path, **{"pickle": GOOD, "storages": {"0": NUMBERS}, **options}))
+       for name, options in ARCHIVES.items()},
+    **CHANGED,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", WRITERS)
+def test_a_hostile_file_is_refused_and_nothing_is_executed_or_allocated(
+    name, tmp_path, monkeypatch
+):
+    monkeypatch.chdir(tmp_path)
+    for module, function in ((os, "system"), (os, "remove")):
+        monkeypatch.setattr(module, function, lambda *_: pytest.fail("executed"))
+    path = tmp_path / "pytorch_model.bin"
+    WRITERS[name](path)
+    # Under the limit of a second while memory is traced, which is several times as slow.
+    limited = name not in ("too many operations", "deep nesting")
+    if limited:
+        tracemalloc.start()
+    start = time.process_time()
+    try:
+        with pytest.raises(Refused) as caught:
+            file = TorchFile(path)
+            file.get_tensor("a")
+        assert time.process_time() - start < 1
+        assert not limited or tracemalloc.get_traced_memory()[1] < 1 << 24
+    finally:
+        tracemalloc.stop()
+    assert "\n" not in str(caught.value) and len(str(caught.value)) < 200
+    assert [*tmp_path.iterdir()] == [path]
+
+
+def test_the_file_that_is_made_hostile_is_read(tmp_path):
+    write_archive(tmp_path / "a.bin", GOOD, {"0": NUMBERS})
+    check_tensors(tmp_path / "a.bin", {"a": np.arange(6, dtype=np.float32).reshape(2, 3)})
+
+
+def test_the_names_of_a_pickle_are_closed():
+    assert len(FUNCTIONS) == 4
+    assert {name.split()[0] for name in NAMES} == {"torch", "torch._utils", "collections"}
+
+
+def test_mutated_files_have_the_right_tensors_or_are_refused(tmp_path):
+    path, expected, rng = tmp_path / "a.bin", example(), random.Random(0)
+    write_tensors(path, expected)
+    original = path.read_bytes()
+    with zipfile.ZipFile(path) as archive:
+        pickle = archive.read("x/data.pkl")
+        storages = {
+            name.removeprefix("x/data/"): archive.read(name)
+            for name in archive.namelist()
+            if name.startswith("x/data/")
+        }
+    refused = 0
+    for number in range(2000):
+        content = bytearray(pickle if number % 2 else original)
+        for _ in range(rng.randint(1, 3)):
+            content[rng.randrange(len(content))] = rng.randrange(256)
+        if number % 2:  # a valid archive with a damaged pickle, whose tensors may be others
+            write_archive(path, bytes(content), storages)
+        else:
+            path.write_bytes(content)
+        try:
+            if number % 2:
+                file = TorchFile(path)
+                for name in file.keys():
+                    file.get_tensor(name)
+            else:
+                check_tensors(path, expected)
+        except Refused:
+            refused += 1
+    assert 500 < refused < 2000

@@ -127,6 +127,10 @@ FAULTS = {  # description → (fault, the part of the error message that names i
     "a quantised tensor": (changed_tensors(quantised), NAME),
     "a copy with other values": (changed_tensors(different_copy), "lm_head.weight"),
     "pytorch_model.bin only": (pickled_weights("pytorch_model.bin"), "pytorch_model.bin"),
+    "a malicious pytorch_model.bin": (
+        pickled_weights("pytorch_model.bin", torch=True),
+        "pytorch_model.bin is refused: its pickle has the ",
+    ),
     "model.pt only": (pickled_weights("model.pt", torch=True), "model.pt"),
     "a pickle named model.safetensors": (pickled_weights("model.safetensors"), "model.safetensors"),
     "a torch archive named model.safetensors": (

@@ -38,7 +38,7 @@ from seq2seq.runtime.signals import StopFlag
 from seq2seq.runtime.streams import note, write_stderr, write_stdout
 
 # Flags that are keywords of Translator.load.
-SETTINGS = (
+LOADING = (
     "weights", "source_pieces", "target_pieces", "source_language", "target_language",
     "source_prefix", "local_dir",
 )  # fmt: skip
@@ -110,7 +110,7 @@ def load_translator(job: Job, poll: Callable[[], None]) -> Translator:
         call_seconds=CALL_SECONDS if job.resumable else None,
     )
     f = job.flags
-    settings = {name: getattr(f, name) for name in SETTINGS}
+    settings = {name: getattr(f, name) for name in LOADING}
     runs = (f.workdir or "").split(",")
     return Translator.load(runs, f.checkpoint, control=control, **settings, **job.options)
 

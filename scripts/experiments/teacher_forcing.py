@@ -70,8 +70,8 @@ def curves(arm: str, seed: int, task: Task, steps: Sequence[int]) -> Result:
     forced_pass = jax.jit(partial(teacher_forcing, model))
     curves_of_scores: dict[str, list[float]] = {"decoded": [], "forced": [], "nll": []}
     for params in (*kept, trained.params):
-        given = GivenPairs(*map(jnp.asarray, (*sources, *targets)))
-        logits, _ = forced_pass({"params": params}, given)
+        references = GivenPairs(*map(jnp.asarray, (*sources, *targets)))
+        logits, _ = forced_pass({"params": params}, references)
         decoded = np.asarray(output(params, *sources))
         for name, number in scores(decoded, np.asarray(logits), *targets).items():
             curves_of_scores[name].append(number)

@@ -93,19 +93,22 @@ class Program:
         """The bytes that the operations of a computation (by default all) read and write. Of the
         branches of a conditional the largest counts. A loop whose number of iterations is not a
         constant counts `unknown_trips` times."""
-        return sum(operation.bytes for operation in self.run(name, unknown_trips))
+        return sum(times * part.bytes for part, times in self.run(name, unknown_trips))
 
-    def run(self, name: str = "", unknown_trips: int = 1) -> Iterator[Operation]:
-        """The operations of a computation (by default all), as often as they run (`accessed`)."""
+    def run(
+        self, name: str = "", unknown_trips: int = 1, times: int = 1
+    ) -> Iterator[tuple[Operation, int]]:
+        """The operations of a computation (by default all), and how often each one runs
+        (`accessed`) if the computation runs so many `times`."""
         for operation in self._computations.get(name or self._entry, ()):
-            yield operation
+            yield operation, times
             if operation.kind == "while":
                 trips = unknown_trips if operation.trips is None else operation.trips
-                for _ in range(trips):
-                    yield from self.run(operation.called[0], unknown_trips)
+                if trips:
+                    yield from self.run(operation.called[0], unknown_trips, times * trips)
             elif operation.called:
-                runs = [[*self.run(called, unknown_trips)] for called in operation.called]
-                yield from max(runs, key=lambda run: sum(part.bytes for part in run))
+                runs = [[*self.run(called, unknown_trips, times)] for called in operation.called]
+                yield from max(runs, key=lambda run: sum(n * part.bytes for part, n in run))
 
     def step(self) -> str:
         """The computation that is the body of the loop with the most operations among those whose
@@ -124,9 +127,12 @@ class Program:
 
     def decisions(self, name: str = "") -> Decisions:
         """The conditionals and loops in a computation (by default all) that run once in it."""
-        run = [*self.run(name, unknown_trips=0)]
-        conditionals = sum(operation.kind == "conditional" for operation in run)
-        loops = sum(operation.kind == "while" and operation.trips is None for operation in run)
+        conditionals = loops = 0
+        for operation, times in self.run(name, unknown_trips=0):
+            if operation.kind == "conditional":
+                conditionals += times
+            elif operation.kind == "while" and operation.trips is None:
+                loops += times
         return Decisions(conditionals, loops)
 
     def all_reduced(self) -> int:

@@ -114,18 +114,20 @@ def compiled_report(traced: Traced) -> Report | None:
     seconds = time.perf_counter() - started
     memory, optimised = compiled.memory_analysis(), Program(compiled.as_text())
     step = optimised.step()
-    run = [part for part in optimised.run(step, unknown_trips=0 if step else 1) if part.is_kernel]
+    run = [*optimised.run(step, unknown_trips=0 if step else 1)]
+    kernels = [(part, times) for part, times in run if part.is_kernel]
+    largest = [part for part, times in kernels for _ in range(min(times, LARGEST))]
     return Report(
         total_memory(memory),
         memory.temp_size_in_bytes,
         product_flops(traced.jaxpr),
         optimised.accessed(),
-        sum(operation.bytes for operation in run) if step else 0,
+        sum(times * part.bytes for part, times in kernels) if step else 0,
         optimised.all_reduced(),
         seconds,
-        len(run),
+        sum(times for _, times in kernels),
         optimised.decisions(step),
-        tuple(sorted(run, key=lambda operation: -operation.bytes)[:LARGEST]),
+        tuple(sorted(largest, key=lambda part: -part.bytes)[:LARGEST]),
     )
 
 

@@ -119,7 +119,7 @@ class Machine:
     def run(self, content: bytes) -> Any:
         """The object of a pickle. Refused for any operation that a dict of tensors does not need.
 
-        IndexError and KeyError if it takes what is not there.
+        IndexError or KeyError if an operation uses an absent item of the stack or the memo.
         """
         for count, (operation, argument, _) in enumerate(pickletools.genops(content)):
             if count == MOST_OPERATIONS:

@@ -131,8 +131,8 @@ def translators(row):
     same_dtype = [replace(config, dtype=options.dtype) for config in configs]
     models = list(zip(same_dtype, params, strict=True))
     never = *suppress, *WITHOUT_PIECE
-    given = free, first, sequences
-    return fast, SlowTranslator(models, options, weights, never, definition, *given)
+    pieces = free, first, sequences
+    return fast, SlowTranslator(models, options, weights, never, definition, *pieces)
 
 
 # Rounding to bfloat16 differs where float32 sums of another order round differently: in few values

@@ -84,11 +84,11 @@ class Job:
 
     def _check_effects(self) -> None:
         """UserError(CONFIGURATION) for a flag without effect in the mode."""
-        mode, given = self.flags.mode, [name for name in FLAGS if self.flags[name].value]
+        mode, present = self.flags.mode, [name for name in FLAGS if self.flags[name].value]
         if mode == "translate":  # the options are checked with those of the run
-            check_effect(given, BEAM)
+            check_effect(present, BEAM)
         else:
-            check_effect([*self.options, *given], f"--mode={mode}")
+            check_effect([*self.options, *present], f"--mode={mode}")
 
     def _check_formats(self) -> None:
         """UserError(CONFIGURATION) for formats that the mode or --annotate does not support."""

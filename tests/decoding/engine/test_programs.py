@@ -52,11 +52,11 @@ def test_new_values_compile_nothing_and_are_those_of_the_search():
 
     def values(models, request, options, lanes):
         traced.append(lanes)
-        given = (
+        numbers = (
             options.alpha, options.repetition_penalty, options.temperature, options.top_p,
             options.seed,
         )  # fmt: skip
-        return jnp.array(given)
+        return jnp.array(numbers)
 
     lengths = np.array([16, 3, 0])
     request = Request(np.zeros((3, 16), int), lengths, lengths, numbers=np.arange(3))
@@ -65,8 +65,8 @@ def test_new_values_compile_nothing_and_are_those_of_the_search():
         for options in VALUES:
             engine = translator_of(samples=3, **options).engine
             search = engine._search(engine.program(16))
-            given = jax.device_get(search(engine.variables, request))
-            np.testing.assert_array_equal(given[-1], np.float32(list(options.values())))
+            values_used = jax.device_get(search(engine.variables, request))
+            np.testing.assert_array_equal(values_used[-1], np.float32(list(options.values())))
     assert len(traced) == 1
 
 

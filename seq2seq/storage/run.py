@@ -118,8 +118,6 @@ class Run:
     @by_writer
     def save_vocabulary(self, tokenizers: tuple[Tokenizer, Tokenizer]) -> None:
         """Write vocab/ of a new run. UserError(OUTPUT) if it is a link to another directory."""
-        if self.resumed:
-            return
         refuse_link(self.path / "vocab", "choose another --workdir")
         save_tokenizers(str(self.path / "vocab"), *tokenizers)
 

@@ -62,7 +62,8 @@ def decode(job: Job, stop: StopFlag) -> None:
     lines = job.lines(references)
     connection.connect(f)
     with job.output_lock() as check_lock:
-        prepare_jax(f.compilation_cache, 1, f.deterministic, decoding_only=True)
+        devices = f.model_parallel or 1  # of a CPU
+        prepare_jax(f.compilation_cache, devices, f.deterministic, decoding_only=True)
         translator = load_translator(job, stop.poll)
         job.check_with_run(translator)
         if f.mode == "translate" and not job.interactive:

@@ -5,6 +5,8 @@ Every field of the config (seq2seq/config/) is a flag, after --config:
 --help_config lists the fields. --workdir=RUN without --config resumes a run with its own config.
 """
 
+from dataclasses import replace
+
 import jax
 from absl import flags
 
@@ -119,11 +121,12 @@ def resume_or_start(config: Config, run: Run, data: inputs.Data, stop: StopFlag)
     first further step of a complete run deletes scores.json and average/ (Trainer).
     """
     control = Control(poll=stop.poll)
+    decoding = replace(config.decoding, model_parallel=config.training.model_parallel)
     translator = Translator(
-        [config.model], data.tokenizers, config.decoding, control=control, data=config.data
+        [config.model], data.tokenizers, decoding, control=control, data=config.data
     )
     parts = TrainingParts(config, run, data, translator, stop)  # 6
-    state, stored = resume.restore_state(parts.fresh_state, parts.checkpoints, config, run)  # 7
+    state, stored = resume.restore_state(parts)  # 7
     if stored is not None:
         best, sentences = parts.evaluator.best, config.training.eval_sentences
         best.restore(stored, data.files, sentences, run.log)  # 8

@@ -27,15 +27,7 @@ def inference_variables(
     """
 
     def prepared(path: tuple[Any, ...], x: Array | np.ndarray) -> Array | np.ndarray:
-        name = path[-1].key
-        if name in NOT_WEIGHTS or name.endswith("bias"):
-            return x
-        if x.dtype != config.weights_dtype and x.dtype != np.float32:
-            raise ValueError(
-                f"dtype={config.dtype} is not supported by weights that are cast to {x.dtype}; "
-                f"load the model with dtype={config.dtype}"
-            )
-        return x.astype(config.weights_dtype, copy=False)
+        return x.astype(inference_dtype(config, path[-1].key, x.dtype), copy=False)
 
     output = _output_table(config)
     table = params[output]["table"]
@@ -46,6 +38,19 @@ def inference_variables(
     if config.has_output_table or logits_table.dtype == table.dtype:
         del variables[output]
     return {"params": variables, "inference": {output: {"table": logits_table}}}
+
+
+def inference_dtype(config: ModelConfig, name: str, dtype: Any) -> Any:
+    """The dtype of a parameter of this dtype and name, the last part of its path, in inference.
+    ValueError as `inference_variables`."""
+    if name in NOT_WEIGHTS or name.endswith("bias"):
+        return dtype
+    if dtype != config.weights_dtype and dtype != np.float32:
+        raise ValueError(
+            f"dtype={config.dtype} is not supported by weights that are cast to {dtype}; "
+            f"load the model with dtype={config.dtype}"
+        )
+    return config.weights_dtype
 
 
 def original_params(config: ModelConfig, variables: Mapping[str, Any]) -> dict[str, Any]:

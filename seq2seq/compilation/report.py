@@ -96,9 +96,14 @@ def kernel_lines(report: Report) -> Iterator[str]:
         yield f"    {operation.bytes / 1e9:.3f} GB {operation.name} {shape} {source}"
 
 
-def shapes_of(tree: Any, sharding: Sharding) -> Any:
-    """The shapes of a tree of arrays, for `trace`, as they are placed by a sharding."""
-    return jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=sharding), tree)
+def shapes_of(tree: Any, placed: Any) -> Any:
+    """The shapes of a tree of arrays, for `trace`, as they are placed by one sharding or by a tree
+    of them."""
+    if isinstance(placed, Sharding):
+        placed = jax.tree.map(lambda _: placed, tree)
+    return jax.tree.map(
+        lambda x, sharding: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=sharding), tree, placed
+    )
 
 
 def compiled_report(traced: Traced) -> Report | None:

@@ -145,6 +145,13 @@ class DecodingConfig(Options):
         minimum=0,
         maximum=MAX_HYPOTHESES,
     )
+    model_parallel: int = option(
+        1,
+        "devices that share one copy of the model, as training.model_parallel, which evaluations "
+        "in a training use",
+        unit="devices",
+        minimum=1,
+    )
     dtype: str = option(
         "",
         "precision of the computation: float32, mixed or bfloat16; empty: as in training",

@@ -81,6 +81,13 @@ class TrainingConfig(Options):
         minimum=0,
         below=1,
     )
+    model_parallel: int = option(
+        1,
+        "devices that share one copy of the model, for models that are larger than one device; a "
+        "divisor of the heads, of d_ff and of the devices of a host",
+        unit="devices",
+        minimum=1,
+    )
     r_drop: float = option(
         0.0,
         "weight of R-Drop: each batch is passed twice, and the divergence of the two distributions "

@@ -6,7 +6,6 @@ from typing import Any
 
 import jax
 import numpy as np
-from jax.sharding import SingleDeviceSharding
 from jax.stages import Traced
 
 from seq2seq.compilation.report import (
@@ -18,27 +17,35 @@ from seq2seq.compilation.report import (
     shapes_of,
 )
 from seq2seq.compilation.targets import Target
+from seq2seq.config.model_parallel import check_model_parallel
 from seq2seq.config.tree import DecodingConfig
 from seq2seq.decoding.engine.engine import Engine
 from seq2seq.decoding.engine.export import export_program
+from seq2seq.decoding.engine.programs import on_copies
 from seq2seq.decoding.engine.sizes import Machine, sizes_of
 from seq2seq.decoding.translator import Translator
 from seq2seq.model.inference import inference_variables
+from seq2seq.model.mesh import by_copy, mesh_of, shardings
 from seq2seq.model.platforms import choices_of
 
 
 def search_lines(translator: Translator, target: Target) -> Iterator[str]:
     """The lines of the report on the program of each length bucket, the longest one first.
 
-    The sizes of the engine become those that it would have on the target. Each device works alone.
+    The sizes of the engine become those that it would have on the target. Each copy of the models
+    works alone.
     """
     engine, options = translator.engine, translator.decoding
+    devices, together = len(target.devices), options.model_parallel
+    for model in engine.models:
+        check_model_parallel("--model_parallel", together, model.config, devices)
+    owner = "one device" if together == 1 else f"a copy of the model on {together} devices"
     set_sizes(engine, options, target)
     beams = options.samples or options.beam_size
     for bucket in reversed(engine.buckets):
         lanes = engine.sizes.lanes(bucket)
         yield (
-            f"search for {target.name}, one device: {bucket} source tokens, {lanes} sentences at "
+            f"search for {target.name}, {owner}: {bucket} source tokens, {lanes} sentences at "
             f"once × {beams} hypotheses, a queue of {engine.sizes.queue * lanes}"
         )
         report = compiled_report(search_program(engine, engine.params(), bucket, target))
@@ -75,12 +82,14 @@ def fitting_batch_size(
 def set_sizes(engine: Engine, options: DecodingConfig, target: Target) -> None:
     """Give an engine the sizes that it would have on the target."""
     models, memory = [model.config for model in engine.models], target.hardware.memory
-    engine.sizes = sizes_of(models, options, Machine(target.platform, memory))
+    machine = Machine(target.platform, memory, options.model_parallel)
+    engine.sizes = sizes_of(models, options, machine)
 
 
 def search_program(engine: Engine, params: list[Any], bucket: int, target: Target) -> Traced:
-    """The search of one length bucket on one device. `params` are arrays or their shapes."""
-    sharding = SingleDeviceSharding(target.devices[0])
+    """The search of one length bucket on the devices of one copy of the models. `params` are arrays
+    or their shapes."""
+    mesh = mesh_of(target.devices[: engine.model_parallel], engine.model_parallel)
     program, sentences = export_program(engine, bucket)
     bias_in_table = choices_of(target.platform).bias_in_table
 
@@ -90,7 +99,10 @@ def search_program(engine: Engine, params: list[Any], bucket: int, target: Targe
             for model, tree in zip(engine.models, params, strict=True)
         ]
 
-    source = np.zeros((sentences, bucket), np.int32)
-    numbers = lengths = np.zeros(sentences, np.int32)
-    arguments = jax.eval_shape(variables, params), source, lengths, numbers
-    return jax.jit(program).trace(*shapes_of(arguments, sharding))
+    shapes = jax.eval_shape(variables, params)
+    source = np.zeros((1, sentences, bucket), np.int32)
+    numbers = lengths = np.zeros((1, sentences), np.int32)
+    return on_copies(program, (None, 0, 0, 0), mesh).trace(
+        shapes_of(shapes, shardings(shapes, mesh)),
+        *shapes_of((source, lengths, numbers), by_copy(mesh)),
+    )

@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 from seq2seq.config.data_config import TEMPLATES
 from seq2seq.config.tree import Config
 from seq2seq.data.tokenizers.tokenizer import Tokenizer
+from seq2seq.model.mesh import Placer
 from seq2seq.pretrained.models import current_checkpoint, load_params, open_model
 from seq2seq.runtime.errors import CHECKPOINT, CONFIGURATION, UserError
 from seq2seq.storage.replicas.remote_model import model_directory
@@ -20,9 +21,10 @@ class Member(NamedTuple):
     directory: Path
     checkpoint: str  # a step, average or another name; best or latest of another project's model
 
-    def load(self) -> Any:
-        """The parameters. UserError(CHECKPOINT) if they cannot be read or are not finite."""
-        return require_finite(load_params(*self), self.directory)
+    def load(self, placer: Placer | None = None) -> Any:
+        """The parameters, see `load_params`. UserError(CHECKPOINT) if they cannot be read or are
+        not finite."""
+        return require_finite(load_params(*self, placer), self.directory)
 
 
 def members_of(

@@ -80,6 +80,7 @@ OPTIONS: dict[str, OptionMeaning] = {
     "clean_source": OptionMeaning((*SEARCHES, SCORE, ALIGN)),
     "batch_size": OptionMeaning((*SEARCHES, SCORE, ALIGN)),
     "dtype": OptionMeaning((*SEARCHES, SCORE, ALIGN)),
+    "model_parallel": OptionMeaning((BEAM, SAMPLING, SCORE, ALIGN)),
     # Flags of decode.py.
     "annotate": OptionMeaning((BEAM, SAMPLING)),
     "reference": OptionMeaning((BEAM, SAMPLING)),

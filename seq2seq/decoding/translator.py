@@ -125,7 +125,7 @@ class Translator:
         """
         check_option_names(decoding)
         check_rules(rules)
-        prepare_jax_by_default()
+        prepare_jax_by_default(decoding.get("model_parallel", 1))
 
         def of_members(members: list[Member]) -> "Translator":
             shares = None if weights is None else normalized_weights(weights, len(members))
@@ -138,7 +138,8 @@ class Translator:
             data = with_languages(config.data, source_language, target_language)
             translator = cls(models, sides, options, shares, rules, control, data, source_prefix)
             translator.members = tuple(members)
-            params = [member.load() for member in members]
+            placers = translator.engine.placers()
+            params = [m.load(placer) for m, placer in zip(members, placers, strict=True)]
             check_accelerators()
             translator.use(*params)
             stated = members[0].directory, config, options, data, source_prefix

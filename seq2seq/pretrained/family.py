@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 from seq2seq.config.tree import Config
 from seq2seq.data.tokenizers.tokenizer import Tokenizer
 from seq2seq.model.config import ModelConfig
+from seq2seq.model.mesh import Placer
 
 
 class Export(NamedTuple):
@@ -35,6 +36,7 @@ class ModelFamily(NamedTuple):
     # The config and the tokenizers (source, target) of the directory, as those of a run. Checks all
     # files as far as possible without reading the parameters or touching a device.
     open: Callable[[Path], tuple[Config, tuple[Tokenizer, Tokenizer]]]
-    load_params: Callable[[Path], Any]  # the parameters as NumPy arrays
+    # The parameters as NumPy arrays, or on the devices of a placer.
+    load_params: Callable[[Path, Placer | None], Any]
     model_type: str = ""  # what --model_type of convert.py calls it
     export: Export | None = None  # None: such directories are not written

@@ -12,6 +12,7 @@ from seq2seq.config.tree import Config, DecodingConfig
 from seq2seq.data.tokenizers.marian_tokenizer import UNKNOWN, MarianTokenizer, without_appended_pad
 from seq2seq.data.tokenizers.vocabulary import vocabulary_sha256
 from seq2seq.model.config import ModelConfig
+from seq2seq.model.mesh import Placer
 from seq2seq.pretrained.common_fields import common_choices, supported_fields
 from seq2seq.pretrained.generation import common_decoding
 from seq2seq.pretrained.json_fields import JsonFields, read_json
@@ -133,9 +134,11 @@ def _check_vocabularies(
         )
 
 
-def load_marian(directory: Path, config: ModelConfig) -> dict[str, Any]:
-    """The parameters of model.safetensors."""
+def load_marian(
+    directory: Path, config: ModelConfig, placer: Placer | None = None
+) -> dict[str, Any]:
+    """The parameters, see `read_params`."""
     weights = WeightFiles(directory, "MarianMTModel")
     if NOTE in read_json(directory / "config.json"):
         return read_with_start_row(weights, config)
-    return read_params(tensors(config), redundant_tensors(config), weights, config)
+    return read_params(tensors(config), redundant_tensors(config), weights, config, placer)

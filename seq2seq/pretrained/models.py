@@ -11,6 +11,7 @@ from typing import Any, TypeVar
 from seq2seq.config.tree import Config
 from seq2seq.data.tokenizers.tokenizer import Tokenizer
 from seq2seq.model.config import ModelConfig
+from seq2seq.model.mesh import Placer
 from seq2seq.pretrained.bart import BART, M2M_100, MBART, PEGASUS
 from seq2seq.pretrained.family import Export, ModelFamily
 from seq2seq.pretrained.json_fields import read_json
@@ -54,7 +55,9 @@ MARIAN = ModelFamily(
     matches=_of_type("marian"),
     params_path=weights_path,
     open=open_marian,
-    load_params=lambda directory: load_marian(directory, marian_config(directory)[0]),
+    load_params=lambda directory, placer: load_marian(
+        directory, marian_config(directory)[0], placer
+    ),
     model_type="marian",
     export=Export(marian_differences, export_marian),
 )
@@ -98,10 +101,13 @@ def open_model(directory: Path, checkpoint: str) -> tuple[Config, tuple[Tokenize
     return family.open(directory) if family else read_run(directory, checkpoint)
 
 
-def load_params(directory: Path, checkpoint: str) -> Any:
-    """The parameters of `checkpoint` (see `find_params`) as NumPy arrays, in this process."""
+def load_params(directory: Path, checkpoint: str, placer: Placer | None = None) -> Any:
+    """The parameters of `checkpoint` (see `find_params`), in this process: NumPy arrays, or arrays
+    that a `placer` puts on its devices while they are read."""
     family = _family(directory, checkpoint)
-    return family.load_params(directory) if family else restore_params(directory, checkpoint)
+    if family:
+        return family.load_params(directory, placer)
+    return restore_params(directory, checkpoint, placer)
 
 
 def family_of(directory: Path) -> ModelFamily | None:

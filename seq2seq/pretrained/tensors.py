@@ -10,6 +10,7 @@ import numpy as np
 from flax.traverse_util import flatten_dict
 
 from seq2seq.model.config import ModelConfig
+from seq2seq.model.mesh import Placer
 from seq2seq.pretrained.weight_files import WeightFiles
 from seq2seq.runtime.errors import CHECKPOINT, UserError
 
@@ -154,9 +155,14 @@ def places_in(
 
 
 def read_params(
-    tensors: Iterable[Tensor], redundant: Redundant, weights: WeightFiles, config: ModelConfig
+    tensors: Iterable[Tensor],
+    redundant: Redundant,
+    weights: WeightFiles,
+    config: ModelConfig,
+    placer: Placer | None = None,
 ) -> dict[str, Any]:
-    """Our parameters, float32.
+    """Our parameters, float32: NumPy arrays, or arrays on the devices of a `placer`, each of which
+    is put there before the next one is read.
 
     The largest are read first, while memory is free for the file's copy of them.
     """
@@ -165,18 +171,21 @@ def read_params(
     params: dict[str, Any] = {}
     done: dict[str, np.ndarray] = {}
     for tensor, name, copies in places:
-        if name in done and tensor.path[-1] == "table":
+        if name in done:
             array = done[name]  # the same memory for both sides
         else:
             stored = weights.read(name) if name else np.zeros(tensor.shape, np.float32)
             for copy in copies:
                 check_copy(copy, weights.read(copy), stored, weights, 0)
-            stored = our_layout(stored[tensor.first_row :], tensor.path, config)
-            array = done[name] = aligned(stored)
+            array = our_layout(stored[tensor.first_row :], tensor.path, config)
+            if placer is None:
+                array = aligned(array)
+            if tensor.path[-1] == "table":
+                done[name] = array
         parent = params
         for part in tensor.path[:-1]:
             parent = parent.setdefault(part, {})
-        parent[tensor.path[-1]] = array
+        parent[tensor.path[-1]] = array if placer is None else placer.place(tensor.path, array)
     for name, value in redundant.items():
         if name in weights.shapes and value is not None:
             check_copy(name, weights.read(name), value(), weights, TOLERANCE)

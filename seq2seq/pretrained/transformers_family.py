@@ -17,6 +17,7 @@ from seq2seq.config.tree import Config, DecodingConfig
 from seq2seq.data.tokenizers.tokenizer import Tokenizer
 from seq2seq.data.tokenizers.vocabulary import vocabulary_sha256
 from seq2seq.model.config import ModelConfig
+from seq2seq.model.mesh import Placer
 from seq2seq.pretrained.common_fields import supported_fields
 from seq2seq.pretrained.generation import decoding_of, generation_fields
 from seq2seq.pretrained.json_fields import JsonFields, read_json
@@ -181,9 +182,11 @@ def with_template(
     return replace(data, **values), decoding
 
 
-def load_pretrained(row: TransformersFamily, directory: Path) -> dict[str, Any]:
-    """The parameters in float32."""
+def load_pretrained(
+    row: TransformersFamily, directory: Path, placer: Placer | None = None
+) -> dict[str, Any]:
+    """The parameters, see `read_params`."""
     weights = WeightFiles(directory, "AutoModelForSeq2SeqLM")
     fields = with_stored_tying(row, read_fields(row, directory), weights)
     model = model_of(row, fields, weights.shapes)
-    return read_params(row.tensors(model), row.redundant(model), weights, model)
+    return read_params(row.tensors(model), row.redundant(model), weights, model, placer)

@@ -49,7 +49,7 @@ ADAPTERS = ModelFamily(
     matches=_has_adapter,
     params_path=weights_path,
     open=_refuse_adapter,
-    load_params=_refuse_adapter,
+    load_params=lambda directory, _: _refuse_adapter(directory),
 )
 
 
@@ -70,5 +70,5 @@ def refused(supported: Sequence[str]) -> ModelFamily:
         matches=lambda directory: model_type(directory) is not None,
         params_path=weights_path,
         open=refuse,
-        load_params=refuse,
+        load_params=lambda directory, _: refuse(directory),
     )

@@ -18,9 +18,8 @@ from seq2seq.runtime.paths import cache_directory
 from seq2seq.runtime.streams import note
 
 if TYPE_CHECKING:
-    import jax
+    pass
 
-AXIS = "devices"  # the name of the axis of all devices in pmap, shard_map and meshes
 DEVICE_COUNT = "xla_force_host_platform_device_count"  # in XLA_FLAGS
 DETERMINISTIC = "--xla_gpu_deterministic_ops=true"
 # XLA's CPU back end (jax 0.10.2 to 0.12) computes some fusions of products and reductions wrongly.
@@ -96,10 +95,10 @@ def is_deterministic() -> bool:
     return DETERMINISTIC in os.environ.get("XLA_FLAGS", "").split()
 
 
-def prepare_jax_by_default() -> None:
-    """`prepare_jax` as in decode.py, for Python programs that decode: only if the devices are not
-    configured yet and no backend has started. A configured compilation cache is kept.
-    UserError as `check_settings` and `check_not_forked`."""
+def prepare_jax_by_default(cpu_devices: int = 1) -> None:
+    """`prepare_jax` as in decode.py, for Python programs that decode, with so many CPU devices:
+    only if the devices are not configured yet and no backend has started. A configured compilation
+    cache is kept. UserError as `check_settings` and `check_not_forked`."""
     import jax
 
     check_settings()
@@ -109,7 +108,7 @@ def prepare_jax_by_default() -> None:
     if DEVICE_COUNT in os.environ.get("XLA_FLAGS", "") or devices > 0:
         return
     try:
-        prepare_jax(cache or "", 1, decoding_only=True)
+        prepare_jax(cache or "", cpu_devices, decoding_only=True)
     except RuntimeError:  # before any change, after a backend has started
         pass
 
@@ -205,22 +204,3 @@ def wait_on_cpu(arrays: Any) -> None:
 
     if jax.default_backend() == "cpu":
         jax.block_until_ready(arrays)
-
-
-def replicated() -> jax.sharding.NamedSharding:
-    """The sharding of a value of which every local device holds a full copy."""
-    return _over_devices()
-
-
-def one_per_device() -> jax.sharding.NamedSharding:
-    """The sharding of an array [local devices, …] of which every device holds one entry."""
-    return _over_devices(AXIS)
-
-
-def _over_devices(*axes: str) -> jax.sharding.NamedSharding:
-    import jax
-    import numpy as np
-    from jax.sharding import Mesh, NamedSharding, PartitionSpec
-
-    mesh = Mesh(np.array(jax.local_devices()), (AXIS,))
-    return NamedSharding(mesh, PartitionSpec(*axes))

@@ -21,7 +21,7 @@ import numpy as np
 # 0.10.2 to 0.12; pyproject.toml excludes later versions.
 from jax._src import distributed
 
-from seq2seq.runtime.devices import AXIS, wait_on_cpu
+from seq2seq.runtime.devices import wait_on_cpu
 from seq2seq.runtime.errors import CONFIGURATION, INTERNAL, UserError
 
 LOST = re.compile("gloo|nccl|connection|socket|unavailable|peer", re.IGNORECASE)
@@ -143,14 +143,12 @@ def max_over_processes(*values: int) -> np.ndarray | jax.Array:
 @cache
 def _device_max() -> Callable[[np.ndarray], jax.Array]:
     """The elementwise maximum over all devices of all processes."""
-    return jax.pmap(partial(jax.lax.pmax, axis_name=AXIS), AXIS, out_axes=None)
+    return jax.pmap(partial(jax.lax.pmax, axis_name="devices"), "devices", out_axes=None)
 
 
 def local_part(batch: Any) -> Any:
-    """The slice of this process's devices of arrays [devices of all processes, …]."""
-    devices = jax.local_device_count()
-    start = index() * devices
-    return jax.tree.map(lambda x: x[start : start + devices], batch)
+    """The part of this process of arrays [copies of the model in all processes, …]."""
+    return jax.tree.map(lambda x: np.split(x, count())[index()], batch)
 
 
 def is_lost_process(error: Exception) -> bool:

@@ -30,7 +30,6 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-import jax
 import orbax.checkpoint as ocp
 
 from seq2seq.config.migration import FORMAT_VERSION, migrate
@@ -42,8 +41,8 @@ from seq2seq.files.temporaries import (
     is_temporary,
     temporary_directory,
 )
+from seq2seq.model.mesh import Placer, local_mesh
 from seq2seq.runtime import processes
-from seq2seq.runtime.devices import replicated
 from seq2seq.runtime.errors import CHECKPOINT, OUTPUT, UserError
 from seq2seq.storage.best_checkpoint import read_best, repair_best, without_missing, write_best
 from seq2seq.storage.manifest import quarantine, write_manifest
@@ -174,8 +173,9 @@ class Checkpoints:
         saved = steps(self.run)
         return [step for step in saved if step % self.every == 0 or step == saved[-1]][-self.keep :]
 
-    def restore(self, like: Any) -> tuple[Any, dict[str, Any]] | None:
-        """The newest intact state, placed like the TrainState `like`, and its data.
+    def restore(self, like: Any, model_parallel: int = 1) -> tuple[Any, dict[str, Any]] | None:
+        """The newest intact state, of the shapes of the TrainState `like`, on every copy of the
+        model of this process; and its data.
 
         None in a new run. Newer damaged checkpoints are quarantined (renamed STEP.corrupt) with a
         warning. stored["best"] and best.json name an existing checkpoint or none. Raises
@@ -184,9 +184,7 @@ class Checkpoints:
         step = self._newest_intact_step()
         if step is None:
             return None
-        like = jax.tree.map(
-            lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=replicated()), like
-        )
+        like = Placer(local_mesh(model_parallel)).shapes(like)
         trees = checkpoint_items(like)
         items = {name: ocp.args.StandardRestore(tree) for name, tree in trees.items()}
         try:

@@ -12,6 +12,7 @@ import jax
 import numpy as np
 import orbax.checkpoint as ocp
 
+from seq2seq.model.mesh import Placer
 from seq2seq.runtime import processes
 from seq2seq.runtime.errors import CHECKPOINT, UserError
 from seq2seq.runtime.memory import free_host_memory
@@ -45,8 +46,8 @@ def write_arrays(path: Path, tree: Any) -> None:
         checkpointer.save(path, tree)
 
 
-def read_arrays(path: Path) -> Any:
-    """The tree of arrays in a directory, as NumPy arrays.
+def read_arrays(path: Path, placer: Placer | None = None) -> Any:
+    """The tree of arrays in a directory, as NumPy arrays, or on the devices of a `placer`.
 
     Raises UserError(CHECKPOINT) if it cannot be read, or does not fit into memory.
     """
@@ -55,8 +56,11 @@ def read_arrays(path: Path) -> Any:
             multiprocessing_options=single_process_options()
         ) as checkpointer:
             shapes = checkpointer.metadata(path).item_metadata.tree
-            check_fits_host(shapes, path)
-            like = jax.tree.map(lambda x: np.empty(x.shape, x.dtype), shapes)
+            if placer is None:
+                check_fits_host(shapes, path)
+                like = jax.tree.map(lambda x: np.empty(x.shape, x.dtype), shapes)
+            else:
+                like = placer.shapes(shapes)
             return checkpointer.restore(path, like)
     except MALFORMED as error:
         raise UserError(CHECKPOINT, f"{path} cannot be read: {str(error)[:200]}") from None

@@ -20,6 +20,7 @@ import numpy as np
 from seq2seq.config.tree import Config, load_config, save_config
 from seq2seq.data.tokenizers.tokenizer import Tokenizer
 from seq2seq.data.tokenizers.vocabulary import load_tokenizers, save_tokenizers, vocabulary_sha256
+from seq2seq.model.mesh import Placer
 from seq2seq.runtime.errors import CHECKPOINT, OUTPUT, UserError
 from seq2seq.storage.best_checkpoint import read_best, write_best
 from seq2seq.storage.manifest import damage, has_part, write_manifest
@@ -189,8 +190,8 @@ def require_finite(params: Any, run: Path) -> Any:
     return params
 
 
-def restore_params(run: Path, checkpoint: str) -> Any:
-    """The parameters of `checkpoint` (see `params_directory`) as NumPy arrays.
+def restore_params(run: Path, checkpoint: str, placer: Placer | None = None) -> Any:
+    """The parameters of `checkpoint` (see `params_directory`), see `read_arrays`.
 
     Raises UserError(CHECKPOINT) if they do not exist, are damaged or cannot be read.
     """
@@ -198,7 +199,7 @@ def restore_params(run: Path, checkpoint: str) -> Any:
 
     path = params_directory(run.absolute(), checkpoint)
     check_undamaged(path)
-    return read_arrays(path)
+    return read_arrays(path, placer)
 
 
 def mean_params(trees: Iterable[Any]) -> Any:

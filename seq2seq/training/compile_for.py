@@ -2,12 +2,9 @@
 
 from collections.abc import Iterator
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 
-import jax
 import numpy as np
-from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from jax.stages import Traced
 
 from seq2seq.compilation.report import (
@@ -18,14 +15,15 @@ from seq2seq.compilation.report import (
     shapes_of,
 )
 from seq2seq.compilation.targets import Target, target_of
+from seq2seq.config.model_parallel import check_model_parallel
 from seq2seq.config.tree import Config, has_config, load_config
 from seq2seq.data.batching.packing import Batch
 from seq2seq.model.kinds import make_model
-from seq2seq.runtime.devices import AXIS
+from seq2seq.model.mesh import by_copy, mesh_of, shardings
 from seq2seq.training.optimizer import make_optimizer
 from seq2seq.training.parallel import make_eval_step, sharded_step, split_rows
 from seq2seq.training.parameters import parameter_shapes
-from seq2seq.training.step import init_state, make_train_step
+from seq2seq.training.step import make_train_step, state_shapes
 
 
 def print_report(config: Config, run: Path, name: str) -> None:
@@ -39,11 +37,15 @@ def training_lines(config: Config, target: Target) -> Iterator[str]:
     """The lines of the report on training and evaluation, each as soon as it is known."""
     config = with_vocabulary_sizes(config)
     devices, accumulate = len(target.devices), config.training.accumulate
-    rows = -(-config.rows_at_a_time // devices)
+    together = config.training.model_parallel
+    check_model_parallel("training.model_parallel", together, config.model, devices)
+    copies, owner = devices // together, "device" if together == 1 else "copy of the model"
+    rows = -(-config.rows_at_a_time // copies)
     lengths = f"{config.data.source_length} + {config.data.target_length}"
+    shared = f", {together} for each copy of the model" if together > 1 else ""
     yield (
-        f"training step for {target.name}, {devices} devices: {rows} rows of {lengths} tokens in "
-        f"each of {accumulate} micro-batches of a device"
+        f"training step for {target.name}, {devices} devices{shared}: {rows} rows of {lengths} "
+        f"tokens in each of {accumulate} micro-batches of a {owner}"
     )
 
     def report_of(rows: int) -> Report | None:
@@ -51,17 +53,17 @@ def training_lines(config: Config, target: Target) -> Iterator[str]:
 
     report = report_of(rows)
     yield from report_lines(report, target)
-    target_tokens = devices * accumulate * config.data.target_length  # for each row
+    target_tokens = copies * accumulate * config.data.target_length  # for each row
     if report is not None:
         rate = rows * target_tokens / report.binding(target)[1]
         yield f"  at most {rate:,.0f} target tokens/s, padding included"
-    yield f"evaluation of the loss: {rows} rows of a device"
+    yield f"evaluation of the loss: {rows} rows of a {owner}"
     yield from report_lines(compiled_report(evaluation_program(config, rows, target)), target)
     yield "the largest batch of the training step:"
     largest = largest_that_fits(report_of, rows, report, target)
     if largest:
         tokens = largest * target_tokens
-        yield f"  {largest} rows of a device fit: training.tokens_per_batch={tokens}"
+        yield f"  {largest} rows of a {owner} fit: training.tokens_per_batch={tokens}"
     else:
         yield "  not even one row fits: lower data.source_length and data.target_length"
 
@@ -92,34 +94,33 @@ def with_vocabulary_sizes(config: Config) -> Config:
 
 
 def step_program(config: Config, rows: int, target: Target) -> Traced:
-    """The training step on `rows` rows of a micro-batch for each device."""
+    """The training step on `rows` rows of a micro-batch for each copy of the model."""
     model = make_model(config.model)
     optimizer = make_optimizer(config.training, config.model.d_model, config.model.weights_dtype)
     step = make_train_step(model, optimizer, config.training)
-    state = jax.eval_shape(partial(init_state, model, optimizer, config.training))
-    counts = len(target.devices), config.training.accumulate
+    state = state_shapes(model, optimizer, config.training)
+    copies = len(target.devices) // config.training.model_parallel
+    counts = copies, config.training.accumulate
     batch = split_rows(empty_rows(config, rows * int(np.prod(counts))), *counts)
-    mesh = mesh_of(target)
+    mesh = mesh_of(target.devices, config.training.model_parallel)
     return sharded_step(step, mesh, donate_argnums=0).trace(
-        shapes_of(state, NamedSharding(mesh, PartitionSpec())),
-        shapes_of(batch, NamedSharding(mesh, PartitionSpec(AXIS))),
+        shapes_of(state, shardings(state, mesh)), shapes_of(batch, by_copy(mesh))
     )
 
 
 def evaluation_program(config: Config, rows: int, target: Target) -> Traced:
-    """The evaluation of the loss on `rows` rows for each device."""
+    """The evaluation of the loss on `rows` rows for each copy of the model."""
     model = make_model(config.model)
     step = make_eval_step(model, config.training)
-    batch = split_rows(empty_rows(config, rows * len(target.devices)), len(target.devices))
-    mesh = mesh_of(target)
-    return sharded_step(step, mesh).trace(
-        shapes_of(parameter_shapes(config.model), NamedSharding(mesh, PartitionSpec())),
-        shapes_of(batch, NamedSharding(mesh, PartitionSpec(AXIS))),
+    copies = len(target.devices) // config.training.model_parallel
+    batch = split_rows(empty_rows(config, rows * copies), copies)
+    mesh, params = (
+        mesh_of(target.devices, config.training.model_parallel),
+        parameter_shapes(config.model),
     )
-
-
-def mesh_of(target: Target) -> Mesh:
-    return Mesh(np.array(target.devices), (AXIS,))
+    return sharded_step(step, mesh).trace(
+        shapes_of(params, shardings(params, mesh)), shapes_of(batch, by_copy(mesh))
+    )
 
 
 def empty_rows(config: Config, rows: int) -> Batch:

@@ -3,12 +3,12 @@
 import os
 import time
 from contextlib import closing
-from functools import partial
 from pathlib import Path
 
 import jax
 from jax.stages import Wrapped
 
+from seq2seq.config.model_parallel import check_model_parallel
 from seq2seq.config.tree import Config
 from seq2seq.data.batching.batches import Batches, DataPosition
 from seq2seq.data.batching.packing import Batch
@@ -27,10 +27,10 @@ from seq2seq.storage.sizes import disk_forecast, megabytes, num_bytes
 from seq2seq.training.inputs import Data, encode_corpora, open_corpora, training_batches
 from seq2seq.training.memory_check import check_state, check_step, explain_failure, step_memory
 from seq2seq.training.optimizer import make_optimizer
-from seq2seq.training.parallel import pmap_train_step, split_rows
+from seq2seq.training.parallel import parallel_train_step, place_batch, split_rows
 from seq2seq.training.progress import announce
 from seq2seq.training.resume import initial_params, restored_position
-from seq2seq.training.step import TrainState, init_state, make_train_step
+from seq2seq.training.step import TrainState, init_state, make_train_step, state_shapes
 from seq2seq.training.vocabulary import find_tokenizers
 
 
@@ -90,11 +90,13 @@ def check_checkpoint(config: Config, run: DryRun, data: Data) -> bool:
 def do_one_step(config: Config, run: Run, batches: Batches, resumes: bool) -> None:
     """Make the state, check memory and disk space, and do one step. `resumes`: the parameters of
     training.init_from, which may not exist any more, are not used."""
-    model = make_model(config.model)
+    devices, model = jax.local_device_count(), make_model(config.model)
+    together = config.training.model_parallel
+    check_model_parallel("training.model_parallel", together, config.model, devices)
     optimizer = make_optimizer(config.training, config.model.d_model, config.model.weights_dtype)
-    fresh_state = partial(init_state, model, optimizer, config.training)
-    check_state(jax.eval_shape(fresh_state, None), config)
-    state = fresh_state(None if resumes else initial_params(config, run))
+    check_state(state_shapes(model, optimizer, config.training), config)
+    params = None if resumes else initial_params(config, run)
+    state = init_state(model, optimizer, config.training, params)
     message, fits = disk_forecast(run.path, state, config.training.keep)
     if not fits:
         raise UserError(OUTPUT, f"{message}; lower training.keep or choose another --workdir")
@@ -104,8 +106,12 @@ def do_one_step(config: Config, run: Run, batches: Batches, resumes: bool) -> No
         f"one batch: {batch.labels.size:,} target tokens, "
         f"{int((batch.target_segments > 0).sum()):,} without padding"
     )
-    batch = split_rows(batch, jax.local_device_count(), config.training.accumulate)
-    step = pmap_train_step(make_train_step(model, optimizer, config.training))
+    training = config.training
+    copies = jax.local_device_count() // training.model_parallel
+    batch = split_rows(batch, copies, training.accumulate)
+    batch = place_batch(batch, training.model_parallel)
+    train_step = make_train_step(model, optimizer, training)
+    step = parallel_train_step(train_step, training.model_parallel)
     check_step(log_step_memory(run, step, state, batch), config)
     started = time.perf_counter()
     _, metrics = jax.block_until_ready(step(state, batch))

@@ -67,7 +67,7 @@ class Evaluator:
 
     `held_out` is the validation data by name. Each set is evaluated; the first one decides which
     checkpoint is the best. Without validation data an evaluation does nothing. `eval_step` is that
-    of `pmap_eval_step`: (params, batch [devices, B, …]) → LossSums.
+    of `parallel_eval_step`: (params, batch [copies, B, …]) → LossSums.
     """
 
     def __init__(
@@ -162,8 +162,10 @@ def held_out_loss(
     """
     total = np.zeros(4)  # the fields of LossSums
     layout = row_layout(config.data, config.special)
+    copies = jax.device_count() // config.training.model_parallel
     for batch in fixed_batches(pairs, config.rows_at_a_time, layout):
-        rows = processes.local_part(split_rows(batch, jax.device_count()))  # [local devices, B, …]
+        # [copies of this process, B, …]
+        rows = processes.local_part(split_rows(batch, copies))
         total += np.array(jax.device_get(eval_step(params, rows)))
     loss, nll, correct, tokens = total.tolist()
     return {

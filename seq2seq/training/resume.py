@@ -3,7 +3,6 @@
 train.py calls these functions in order.
 """
 
-from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -11,14 +10,15 @@ import optax
 
 from seq2seq.config.tree import Config, flat_values
 from seq2seq.data.batching.batches import DataPosition
+from seq2seq.model.mesh import Placer, local_mesh
 from seq2seq.pretrained.models import load_params
 from seq2seq.runtime import processes
 from seq2seq.runtime.errors import CHECKPOINT, DATA, UserError
-from seq2seq.storage.checkpoints import Checkpoints
 from seq2seq.storage.replicas.remote_model import model_directory
 from seq2seq.storage.resume_policy import data_change_message
 from seq2seq.storage.run import Run
 from seq2seq.training.inputs import Data
+from seq2seq.training.parts import TrainingParts
 from seq2seq.training.step import TrainState
 
 
@@ -28,22 +28,25 @@ def check_same_start(config: Config, data: Data) -> None:
 
 
 def restore_state(
-    fresh_state: Callable[[Any], TrainState], checkpoints: Checkpoints, config: Config, run: Run
+    parts: TrainingParts,
 ) -> tuple[TrainState, dict[str, Any] | None]:
-    """(state, stored data) of the newest intact checkpoint; in a new run (`fresh_state` of
+    """(state, stored data) of the newest intact checkpoint; in a new run (a state with
     `initial_params`, None)."""
+    config = parts.config
     with processes.first_process_first("the checkpoint"):
-        restored = checkpoints.restore(jax.eval_shape(fresh_state, None))
-    state, stored = restored or (fresh_state(initial_params(config, run)), None)
+        restored = parts.checkpoints.restore(parts.state_shapes, config.training.model_parallel)
+    state, stored = restored or (parts.fresh_state(initial_params(config, parts.run)), None)
     check_processes_agree(state)
     return state, stored
 
 
 def initial_params(config: Config, run: Run) -> Any:
-    """The parameters of training.init_from as NumPy arrays; None without it, for random ones."""
+    """The parameters of training.init_from, see `load_params`; None without it, for random ones."""
     if not (init_from := config.training.init_from):
         return None
-    params = load_params(model_directory(init_from), "best")
+    model_parallel = config.training.model_parallel
+    placer = Placer(local_mesh(model_parallel)) if model_parallel > 1 else None
+    params = load_params(model_directory(init_from), "best", placer)
     run.log(f"started from the parameters of {init_from}")
     return params
 

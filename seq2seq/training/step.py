@@ -23,8 +23,8 @@ from jaxtyping import Array, Float, Int
 from seq2seq.config.tree import TrainingConfig
 from seq2seq.data.batching.packing import Batch
 from seq2seq.model.encoder_decoder import EncoderDecoder, PairPositions
+from seq2seq.model.mesh import local_mesh, replicated, shardings, sum_over_copies
 from seq2seq.model.platforms import by_platform
-from seq2seq.runtime.devices import AXIS, replicated
 from seq2seq.training.gradient_norm import global_norm
 from seq2seq.training.loss import LossSums, WeightedLabels, blockwise_cross_entropy, zero_sums
 from seq2seq.training.parameters import init_params, merge_params, split_params
@@ -55,18 +55,26 @@ def init_state(
     config: TrainingConfig,
     params: Any = None,
 ) -> TrainState:
-    """A fresh state, replicated on all local devices; otherwise the step would compile twice.
+    """A fresh state on every copy of the model of this process; otherwise the step would compile
+    twice. Its parameters are random without `params`, arrays of NumPy or JAX."""
+    init, placed = init_function(model, optimizer, config), replicated()
+    if config.model_parallel > 1:
+        placed = shardings(jax.eval_shape(init, None), local_mesh(config.model_parallel))
+    return jax.jit(init, out_shardings=placed)(params)
 
-    Its parameters are random without `params`, NumPy arrays that are copied to the devices.
-    """
-    return init_function(model, optimizer, config)(params)
+
+def state_shapes(
+    model: EncoderDecoder, optimizer: optax.GradientTransformation, config: TrainingConfig
+) -> TrainState:
+    """The shapes of `init_state`; uses no device."""
+    return jax.eval_shape(init_function(model, optimizer, config), None)
 
 
-@cache  # a training asks for the shapes of its state twice and then for a state
+@cache  # JAX traces a function once: a training asks for the shapes of its state, then for a state
 def init_function(
     model: EncoderDecoder, optimizer: optax.GradientTransformation, config: TrainingConfig
 ) -> Callable[[Any], TrainState]:
-    """The compiled function of `init_state`."""
+    """The function of `init_state`."""
 
     def init(params: Any) -> TrainState:
         init_key, key = jax.random.split(jax.random.PRNGKey(config.seed))
@@ -76,7 +84,7 @@ def init_function(
         ema = jax.tree.map(jnp.copy, params) if config.ema_decay else None
         return TrainState(jnp.int32(0), params, optimizer.init(trained), key, ema)
 
-    return jax.jit(init, out_shardings=replicated())
+    return init
 
 
 def loss_sums(
@@ -143,7 +151,7 @@ def make_train_step(
 
         zeros = jax.tree.map(jnp.zeros_like, trained), zero_sums()
         total, _ = jax.lax.scan(add_micro, zeros, batch)
-        gradients, sums = jax.lax.psum(total, AXIS)  # sums over all tokens of the global batch
+        gradients, sums = sum_over_copies(total)  # sums over all tokens of the global batch
         count = jnp.maximum(sums.tokens, 1.0)  # avoids 0 / 0 for a batch of padding only
 
         def mean(gradients: Any) -> Any:

@@ -24,6 +24,7 @@ from seq2seq.training.parallel import (
     local_copy,
     parallel_train_step,
     place_batch,
+    place_params,
     place_state,
     split_rows,
 )
@@ -56,7 +57,8 @@ class Trainer:
         self.start_step = self.saved_step = self.step = int(state.step)
         self.state, self.position = place_state(state), position
         self.stopwatch = Stopwatch(seconds)
-        step = parallel_train_step(make_train_step(self.model, parts.optimizer, training))
+        train_step = make_train_step(self.model, parts.optimizer, training)
+        step = parallel_train_step(train_step, training.model_parallel)
         self._train_step = with_profile(
             with_memory_check(step, config),
             training.profile,
@@ -132,9 +134,11 @@ class Trainer:
         self.run.log(message if fits else f"warning: {message}")
 
     def _place(self, batch: Batch) -> Batch:
-        """[rows, …] → [devices, micro-batches, B, …], on the devices of this process."""
-        rows = split_rows(batch, jax.local_device_count(), self.config.training.accumulate)
-        return place_batch(rows)
+        """[rows, …] → [copies, micro-batches, B, …], on the copies of this process."""
+        training = self.config.training
+        copies = jax.local_device_count() // training.model_parallel
+        rows = split_rows(batch, copies, training.accumulate)
+        return place_batch(rows, training.model_parallel)
 
     def _do_step(self, stream: BatchStream) -> None:
         """Start a training step on the next batch, then report the step before it."""
@@ -257,7 +261,8 @@ class Trainer:
         self.run.share_files("the last checkpoints")
         average = self.checkpoints.average()
         if self.config.training.keep > 1:
-            self.evaluator.evaluate("average", self.step, average)
+            params = place_params(average, self.config.training.model_parallel)
+            self.evaluator.evaluate("average", self.step, params)
         best = self.evaluator.best.entry
         processes.run_on_first("the average", self.checkpoints.save_average, average, best)
 

@@ -71,7 +71,7 @@ def test_output_and_gradients_are_those_of_the_plain_attention(
 
     def kernels(name, mask, *arrays):
         assert KERNELS[name][0](*arrays[:2], mask)
-        return fused_attention(name, *arrays, mask, settings)
+        return fused_attention(name, settings, *arrays, mask)
 
     @jax.jit
     def outputs_and_gradients(*arrays):
@@ -101,7 +101,7 @@ def test_bfloat16_is_as_close_to_float32_as_the_plain_attention():
         return dot_product_attention(q, k, v, mask)[0]
 
     def kernels(name, *arrays):
-        return fused_attention(name, *arrays, mask, settings)
+        return fused_attention(name, settings, *arrays, mask)
 
     @partial(jax.jit, compiler_options={"xla_allow_excess_precision": False})
     def run(wide, narrow):

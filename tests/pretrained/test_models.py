@@ -17,7 +17,7 @@ TOY = ModelFamily(
     matches=lambda directory: (directory / "toy.json").exists(),
     params_path=lambda directory: directory / "toy.bin",
     open=lambda directory: ("config", ("source", "target")),
-    load_params=lambda directory: PARAMS,
+    load_params=lambda directory, placer: PARAMS,
 )
 
 

@@ -160,7 +160,7 @@ def test_an_out_of_memory_error_gives_advice_and_logs_the_traceback(directory, m
     message = "RESOURCE_EXHAUSTED: Out of memory allocating 4398046511104 bytes."
     step = mock.Mock(side_effect=jax.errors.JaxRuntimeError(message))
     step.lower = step
-    monkeypatch.setattr(trainer, "parallel_train_step", lambda _: step)
+    monkeypatch.setattr(trainer, "parallel_train_step", lambda *_: step)
     code, _, err = train(*training(directory, f"--workdir={directory / 'short'}"))
     assert code == 2
     assert err[-1].startswith("error: out of memory, 4398046511104 bytes could not be allocated")

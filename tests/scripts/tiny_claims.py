@@ -6,7 +6,7 @@ import pytest
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from seq2seq.data.korean import corpus
-from seq2seq.runtime.devices import AXIS
+from seq2seq.model.mesh import AXIS
 from seq2seq.scripts.experiments import parallel_training, small_model
 from seq2seq.scripts.experiments.outcome import rounded
 from seq2seq.training.step import TrainState

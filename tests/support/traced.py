@@ -29,11 +29,11 @@ def shared_steps():
         }
         for name, replacement in replacements.items():
             stack.enter_context(mock.patch.object(trainer, name, replacement))
-        eval_step = shared(parts.pmap_eval_step)
-        stack.enter_context(mock.patch.object(parts, "pmap_eval_step", eval_step))
+        eval_step = shared(parts.parallel_eval_step)
+        stack.enter_context(mock.patch.object(parts, "parallel_eval_step", eval_step))
         dry_run_steps = {
             "make_train_step": replacements["make_train_step"],
-            "pmap_train_step": replacements["parallel_train_step"],
+            "parallel_train_step": replacements["parallel_train_step"],
         }
         stack.enter_context(mock.patch.multiple(dry_run, **dry_run_steps))
         init_function = shared(step.init_function, "seed")

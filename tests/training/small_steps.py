@@ -9,7 +9,7 @@ from jax.sharding import Mesh, PartitionSpec
 
 from seq2seq.config.tree import TrainingConfig
 from seq2seq.data.batching.packing import Batch
-from seq2seq.runtime.devices import AXIS, replicated
+from seq2seq.model.mesh import AXIS, replicated
 from seq2seq.training.optimizer import make_optimizer
 from seq2seq.training.parallel import pmap_train_step, split_rows
 from seq2seq.training.step import init_state, loss_sums, make_train_step

@@ -16,8 +16,8 @@ from seq2seq.data.batching.batches import Batches, DataPosition
 from seq2seq.data.batching.packing import RowLayout
 from seq2seq.data.tokens.pairs import Pairs, ragged
 from seq2seq.model.config import num_parameters
+from seq2seq.model.mesh import replicated
 from seq2seq.model.transformer import Transformer
-from seq2seq.runtime.devices import replicated
 from seq2seq.runtime.errors import CONFIGURATION, DATA, UserError
 from seq2seq.storage.run_files import steps
 from seq2seq.training import memory_check

@@ -13,7 +13,7 @@ from seq2seq.config.tree import Config, TrainingConfig
 from seq2seq.data.tokens.pairs import Pairs, ragged
 from seq2seq.model import platforms
 from seq2seq.model.encoder_decoder import PairPositions
-from seq2seq.runtime.devices import replicated
+from seq2seq.model.mesh import replicated
 from seq2seq.training.evaluate import held_out_loss
 from seq2seq.training.loss import LossSums, cross_entropy
 from seq2seq.training.optimizer import make_optimizer

@@ -80,7 +80,7 @@ def test_the_average_of_one_checkpoint_is_not_evaluated_but_saved():
         average=dict, save_average=lambda *_: events.append("saved")
     )
     for keep in (1, 2):
-        trainer.config = SimpleNamespace(training=SimpleNamespace(keep=keep))
+        trainer.config = SimpleNamespace(training=SimpleNamespace(keep=keep, model_parallel=1))
         trainer._complete()
     assert events == ["last", "saved", "last", "average", "saved"]
 

@@ -3,7 +3,6 @@ split them over devices. A line is its index in a window; lengths include the en
 
 from collections.abc import Callable, Iterator, Sequence
 
-import jax
 import numpy as np
 
 from seq2seq.model.config import ModelConfig
@@ -85,10 +84,10 @@ def pad(
     return ids, lengths
 
 
-def distribute(x: np.ndarray) -> np.ndarray:
+def distribute(x: np.ndarray, devices: int) -> np.ndarray:
     """[rows, …] → [devices, rows per device, …]. The devices take rows in turn, so that all get
     sentences of similar lengths."""
-    return x.reshape(-1, jax.local_device_count(), *x.shape[1:]).swapaxes(0, 1)
+    return x.reshape(-1, devices, *x.shape[1:]).swapaxes(0, 1)
 
 
 def merge_devices(x: np.ndarray) -> np.ndarray:

@@ -16,6 +16,7 @@ from typing import Any
 import jax
 import numpy as np
 
+from seq2seq.config.model_parallel import check_model_parallel
 from seq2seq.config.tree import DecodingConfig
 from seq2seq.decoding.engine.buckets import (
     by_bucket,
@@ -38,14 +39,15 @@ from seq2seq.decoding.engine.sizes import Machine, Sizes, sizes_of
 from seq2seq.decoding.results import Source
 from seq2seq.decoding.search_options import search_options
 from seq2seq.model.config import ModelConfig
-from seq2seq.model.inference import inference_variables, original_params
+from seq2seq.model.inference import inference_dtype, inference_variables, original_params
 from seq2seq.model.kinds import make_model
+from seq2seq.model.mesh import Placer, local_mesh, shardings
 from seq2seq.model.platforms import choices_of
 from seq2seq.model.search.arguments import SearchOptions
 from seq2seq.model.search.hypotheses import Hypotheses
 from seq2seq.model.search.translate import Request
 from seq2seq.runtime.control import Control
-from seq2seq.runtime.devices import check_not_forked, replicated, usable_cores
+from seq2seq.runtime.devices import check_not_forked, usable_cores
 from seq2seq.runtime.memory import device_memory
 
 
@@ -69,6 +71,7 @@ class Engine:
         self.models = [make_model(model) for model in models]
         self.options = options or search_options(decoding, models[0].end_id, {})
         self._decoding, self.forced = decoding, forced
+        self.model_parallel = decoding.model_parallel
         self._static, self.values = split(self.options)
         self.buckets = length_buckets(min(map(longest_input, models)))
         self.variables: list[Any] = []  # of each model, see `use`
@@ -78,10 +81,8 @@ class Engine:
     @cached_property
     def sizes(self) -> Sizes:
         """The sizes for the devices of this process; made at the first use, which starts them."""
-        machine = Machine(
-            jax.default_backend(), device_memory(), jax.local_device_count(), usable_cores()
-        )
-        models = [model.config for model in self.models]
+        devices, models = jax.local_device_count(), [model.config for model in self.models]
+        machine = Machine(jax.default_backend(), device_memory(), devices, usable_cores())
         return sizes_of(models, self._decoding, machine, self._control.call_seconds)
 
     @cached_property
@@ -89,14 +90,42 @@ class Engine:
         """The threads that run compiled calls, one call each."""
         return ThreadPoolExecutor(self.sizes.calls, "call")
 
+    def distribute(self, x: np.ndarray) -> np.ndarray:
+        """[rows, …] → [copies of the models, rows of a copy, …]."""
+        return distribute(x, self.sizes.copies)
+
+    def placers(self) -> list[Placer | None]:
+        """What puts the parameters of each model on the devices of its copies while they are read;
+        None: they are read as NumPy arrays, because each device has all of them.
+        UserError(CONFIGURATION) if a model cannot be divided."""
+        if self.model_parallel == 1:
+            return [None] * len(self.models)
+        self._check_model_parallel()
+        mesh = local_mesh(self.model_parallel)
+
+        def dtype(config: ModelConfig, path: Sequence[str], dtype: Any) -> Any:
+            return inference_dtype(config, path[-1], dtype)
+
+        return [Placer(mesh, partial(dtype, model.config)) for model in self.models]
+
+    def _check_model_parallel(self) -> None:
+        devices = jax.local_device_count()
+        for model in self.models:
+            check_model_parallel("model_parallel", self.model_parallel, model.config, devices)
+
     def use(self, *params: Any) -> None:
         """Set the parameters of each model. Nothing is compiled again. UserError as
         `check_not_forked`."""
         check_not_forked()
+        self._check_model_parallel()
         bias_in_table = choices_of(jax.default_backend()).bias_in_table
+        mesh = local_mesh(self.model_parallel)
         self.variables = [
-            jax.device_put(inference_variables(model.config, tree, bias_in_table), replicated())
-            for model, tree in zip(self.models, params, strict=True)
+            jax.device_put(variables, shardings(variables, mesh))
+            for variables in (
+                inference_variables(model.config, tree, bias_in_table)
+                for model, tree in zip(self.models, params, strict=True)
+            )
         ]
 
     def params(self) -> list[Any]:
@@ -109,8 +138,14 @@ class Engine:
     def share(self, other: "Engine") -> None:
         """Use the parameters of another engine of the same models.
 
-        ValueError if the products of this engine are float32 and those of the other one are not.
+        ValueError if the products of this engine are float32 and those of the other one are not, or
+        if its models lie on another number of devices.
         """
+        if self.model_parallel != other.model_parallel:
+            raise ValueError(
+                f"model_parallel={self.model_parallel} is not supported by a model that lies on "
+                f"{other.model_parallel} devices; load the model with it"
+            )
         dtypes, shared = (
             [model.config.weights_dtype for model in engine.models] for engine in (self, other)
         )
@@ -139,10 +174,11 @@ class Engine:
 
     def description(self) -> str:
         """The devices, and the shapes that may be compiled, each on its first use."""
-        sizes = self.sizes
+        sizes, together = self.sizes, self.model_parallel
         shapes = ", ".join(f"{bucket} × {sizes.lanes(bucket)}" for bucket in self.buckets)
+        copies = f"{sizes.copies} × {together}" if together > 1 else sizes.copies
         return (
-            f"{sizes.devices} devices ({jax.default_backend()}), {sizes.calls} calls at once; at "
+            f"{copies} devices ({jax.default_backend()}), {sizes.calls} calls at once; at "
             f"most {len(self.buckets)} programs, source tokens × sentences: {shapes}"
         )
 
@@ -186,7 +222,8 @@ class Engine:
         """The program of a bucket, with the lanes of this moment: another thread may halve them."""
         length = int(self.max_lengths(np.array(bucket)))
         static = self._static._replace(max_length=length, cache_blocks=self.sizes.cache_blocks)
-        return Program(tuple(self.models), static, bucket, self.sizes.lanes(bucket))
+        models, lanes = tuple(self.models), self.sizes.lanes(bucket)
+        return Program(models, static, bucket, lanes, self.model_parallel)
 
     def _split(
         self, groups: Sequence[tuple[int, list[int]]], lengths: Sequence[int]
@@ -231,10 +268,10 @@ class Engine:
         return Call(program, sources, self.threads.submit(run))
 
     def _request(self, program: Program, sources: Sequence[Source]) -> Request:
-        """The request for these sources, distributed over the devices."""
+        """The request for these sources, distributed over the copies of the models."""
         config, shape = self.models[0].config, (self.sizes.capacity(program.lanes), program.bucket)
         request = padded_request(sources, shape, config, self._decoding, self.buckets[-1])
-        return jax.tree.map(distribute, request)  # [devices, Q, …]
+        return jax.tree.map(self.distribute, request)  # [copies, Q, …]
 
     def _search(self, program: Program) -> Callable[..., Hypotheses]:
         """(variables, request) → Hypotheses; arrays begin with an axis of devices."""

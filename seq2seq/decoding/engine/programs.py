@@ -10,14 +10,14 @@ from functools import lru_cache
 from typing import Any, NamedTuple
 
 import jax
-from jax.sharding import NamedSharding
+from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
 from seq2seq.model.encoder_decoder import EncoderDecoder
+from seq2seq.model.mesh import AXIS, local_mesh
 from seq2seq.model.search.arguments import SearchOptions
 from seq2seq.model.search.hypotheses import Hypotheses
 from seq2seq.model.search.translate import Request, translate
-from seq2seq.runtime.devices import replicated
 
 PROGRAMS = 32  # kept: enough for four sets of options with eight buckets each
 VALUES = "alpha", "temperature", "top_p", "repetition_penalty", "seed", "weights"
@@ -30,6 +30,7 @@ class Program(NamedTuple):
     options: SearchOptions  # the static ones of `split`
     bucket: int  # source tokens
     lanes: int  # sentences searched at once
+    model_parallel: int = 1  # devices of a copy of the models
 
 
 def split(options: SearchOptions) -> tuple[SearchOptions, dict[str, Any]]:
@@ -55,21 +56,22 @@ def graph(program: Program) -> Callable[..., Hypotheses]:
 
 @lru_cache(PROGRAMS)
 def compiled(program: Program) -> jax.stages.Wrapped:
-    """`graph` on all local devices; requests have a leading axis of devices."""
-    return on_devices(graph(program), (None, 0, None))
+    """`graph` on all local copies of the models; requests have a leading axis of copies."""
+    return on_copies(graph(program), (None, 0, None), local_mesh(program.model_parallel))
 
 
-def on_devices(function: Callable[..., Any], in_axes: tuple[int | None, ...]) -> jax.stages.Wrapped:
-    """`jax.pmap(function, in_axes=in_axes)` on the local devices, for axes 0 and None.
+def on_copies(
+    function: Callable[..., Any], in_axes: tuple[int | None, ...], mesh: Mesh
+) -> jax.stages.Wrapped:
+    """`jax.pmap(function, in_axes=in_axes)` for axes 0 and None, on the devices of a mesh. XLA
+    divides `function` among the devices of a copy as its arguments are placed.
 
     Decoding does not use the helper of training and evaluation (seq2seq/training/parallel.py): pmap
     never releases a compiled program, of which decoding has one for each bucket and set of options,
     and the devices of several processes would wait for each other, although each decodes its own
     lines.
     """
-    mesh = replicated().mesh
-    per_device = P(*mesh.axis_names)
-    specs = tuple(P() if axis is None else per_device for axis in in_axes)
+    specs = tuple(P() if axis is None else P(AXIS) for axis in in_axes)
 
     def run(*arguments: Any) -> Any:
         local = [
@@ -78,6 +80,9 @@ def on_devices(function: Callable[..., Any], in_axes: tuple[int | None, ...]) ->
         ]
         return jax.tree.map(lambda x: x[None], function(*local))
 
-    mapped = jax.shard_map(run, mesh=mesh, in_specs=specs, out_specs=per_device, check_vma=False)
-    shardings = tuple(NamedSharding(mesh, spec) for spec in specs)
-    return jax.jit(mapped, in_shardings=shardings)
+    mapped = jax.shard_map(
+        run, mesh=mesh, in_specs=specs, out_specs=P(AXIS), axis_names={AXIS}, check_vma=False
+    )
+    # None: where the argument lies; parameters may be divided.
+    placed = tuple(None if axis is None else NamedSharding(mesh, P(AXIS)) for axis in in_axes)
+    return jax.jit(mapped, in_shardings=placed)

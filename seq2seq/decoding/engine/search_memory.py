@@ -23,7 +23,7 @@ def sentences_in(memory: int, models: Sequence[ModelConfig], options: DecodingCo
         sum(lane_bytes(model, options, bucket, longest) for model in models) * 32 / max(32, bucket)
         for bucket in length_buckets(longest)
     )
-    parameters = 4 * sum(map(num_parameters, models))
+    parameters = 4 * sum(map(num_parameters, models)) // options.model_parallel
     return max(1, int(USABLE * max(0, memory - parameters) / lane))
 
 
@@ -47,7 +47,7 @@ def lane_bytes(model: ModelConfig, options: DecodingConfig, source: int, longest
     searched_values = 3 * model.target_vocab_size + step_values(model, source, target, beams)
     forced_values = 2 * source * model.target_vocab_size
     values = max(beams * searched_values, encoder_values(model, source), forced_values)
-    return stored + 4 * values
+    return stored // options.model_parallel + 4 * values  # caches are divided by heads
 
 
 def encoder_values(model: ModelConfig, source: int) -> int:

@@ -59,30 +59,30 @@ class Pace:
 class Sizes:
     """The sizes of one process."""
 
-    batch_size: int  # sentences that a device searches at once, of up to 32 tokens
-    queue: int  # batches in one call of a device
+    batch_size: int  # sentences that a copy of the models searches at once, of up to 32 tokens
+    queue: int  # batches in one call of a copy
     calls: int  # that run at the same time
     window: int  # lines that are sorted by length together
     chunk: int  # consecutive lines that a process of a job takes in turn
     compilations: int  # programs compiled at once
     cache_blocks: int  # of each layer (model/cache.py)
-    devices: int
+    copies: int  # of the models; by default one on each device
     pace: Pace | None = field(default=None, compare=False)  # None: full calls
     _halvings: int = field(default=0, init=False)
     _lock: Any = field(default_factory=Lock, init=False, compare=False)
 
     def lanes(self, bucket: int) -> int:
-        """Sentences of this bucket that a device searches at once. Long ones need more memory, so
-        they are fewer; they are fewer still after a device has run out of memory."""
+        """Sentences of this bucket that a copy of the models searches at once. Long ones need more
+        memory, so they are fewer; they are fewer still after a device has run out of memory."""
         full = max(1, self.batch_size * 32 // max(32, bucket))
         return max(1, full >> self._halvings)
 
     def batch(self, lanes: int) -> int:
-        """Sentences that all devices search at once."""
-        return lanes * self.devices
+        """Sentences that all copies search at once."""
+        return lanes * self.copies
 
     def capacity(self, lanes: int) -> int:
-        """Sentences that a compiled call of all devices can hold."""
+        """Sentences that a compiled call of all copies can hold."""
         return self.batch(lanes) * self.queue
 
     def lines(self, bucket: int, lanes: int) -> int:
@@ -150,12 +150,14 @@ def sizes_of(
     call_seconds: float | None = None,
 ) -> Sizes:
     """The sizes of a process; each call takes about `call_seconds` (None: calls are full)."""
-    choices, devices = choices_of(machine.platform), machine.devices
+    choices, copies = choices_of(machine.platform), machine.devices // options.model_parallel
     batch_size = options.batch_size or automatic_batch_size(
         models, options, choices, machine.memory
     )
-    calls = max(1, machine.cores // devices) if choices.call_per_core else 1
-    lines = batch_size * devices * calls
+    # The devices of a copy wait for each other: a CPU must not run two such programs at once.
+    call_per_core = choices.call_per_core and options.model_parallel == 1
+    calls = max(1, machine.cores // copies) if call_per_core else 1
+    lines = batch_size * copies * calls
     return Sizes(
         batch_size=batch_size,
         queue=1 if options.samples else choices.queue,  # samples are drawn for all lanes at once
@@ -164,7 +166,7 @@ def sizes_of(
         chunk=max(choices.chunk, lines),
         compilations=choices.compilations,
         cache_blocks=choices.cache_blocks,
-        devices=devices,
+        copies=copies,
         pace=None if call_seconds is None else Pace(call_seconds),
     )
 

@@ -13,7 +13,7 @@ import numpy as np
 
 from seq2seq.config.tree import DecodingConfig
 from seq2seq.data.tokenizers.tokenizer import Tokenizer
-from seq2seq.decoding.engine.buckets import by_bucket, distribute, merge_devices, pad
+from seq2seq.decoding.engine.buckets import by_bucket, merge_devices, pad
 from seq2seq.decoding.engine.encoded_pairs import (
     AffixesOfLine,
     EncodedPair,
@@ -21,7 +21,7 @@ from seq2seq.decoding.engine.encoded_pairs import (
     without_affixes,
 )
 from seq2seq.decoding.engine.engine import Engine
-from seq2seq.decoding.engine.programs import on_devices
+from seq2seq.decoding.engine.programs import on_copies
 from seq2seq.decoding.results import (
     Hypothesis,
     Item,
@@ -31,6 +31,7 @@ from seq2seq.decoding.results import (
     blank_translation,
 )
 from seq2seq.model.encoder_decoder import EncoderDecoder
+from seq2seq.model.mesh import local_mesh
 from seq2seq.model.search.arguments import SearchOptions
 from seq2seq.model.search.hypotheses import length_penalty
 from seq2seq.model.search.scoring import GivenPairs, attended_tokens, score_targets
@@ -55,7 +56,8 @@ class TeacherForcing:
     @cached_property
     def _run(self) -> Callable[..., Any]:
         """The compiled pass. It is made at the first use, because it needs the devices."""
-        return scoring_program(tuple(self._engine.models), scoring_options(self._engine.options))
+        models, options = tuple(self._engine.models), scoring_options(self._engine.options)
+        return scoring_program(models, options, self._engine.model_parallel)
 
     def translations(self, lines: Sequence[tuple[int, Item]]) -> Iterator[dict[int, Translation]]:
         """Each line as a translation whose only hypothesis is its target, with its score, by index,
@@ -143,7 +145,7 @@ class TeacherForcing:
             after = np.zeros(capacity, np.int32)  # [B]
             after[: len(pairs)] = [pair.after for pair in pairs]
         marks = None if free is None and after is None else (free, after)
-        arrays = jax.tree.map(distribute, (GivenPairs(*padded), marks))
+        arrays = jax.tree.map(engine.distribute, (GivenPairs(*padded), marks))
         forced = jax.device_get(self._run(engine.variables, engine.options.weights, *arrays))
         log_probs, attended = jax.tree.map(merge_devices, forced)  # [B, T]; [B, T] or None
         return [
@@ -189,7 +191,7 @@ def scoring_options(options: SearchOptions) -> SearchOptions:
 
 @lru_cache(PROGRAMS)
 def scoring_program(
-    models: tuple[EncoderDecoder, ...], options: SearchOptions
+    models: tuple[EncoderDecoder, ...], options: SearchOptions, model_parallel: int = 1
 ) -> Callable[..., Any]:
     """(variables, ensemble weights, pairs, marks) → the
     log-probability of each target token, and the source token that it attends to most, of those
@@ -214,4 +216,4 @@ def scoring_program(
         to_end = pairs.lengths if after is None else pairs.lengths - after
         return scores.log_probs, attended_tokens(scores.attention, to_end)
 
-    return on_devices(run, (None, None, 0, 0))
+    return on_copies(run, (None, None, 0, 0), local_mesh(model_parallel))

@@ -47,7 +47,7 @@ def test_rows_without_a_sequence_come_last_with_length_0():
 def test_devices_take_rows_in_turn_and_merging_restores_their_order():
     devices = jax.local_device_count()
     for x in (np.arange(3 * devices), np.arange(6 * devices).reshape(3 * devices, 2)):
-        distributed = distribute(x)
+        distributed = distribute(x, devices)
         assert distributed.shape == (devices, 3, *x.shape[1:])
         np.testing.assert_array_equal(distributed[:, 0], x[:devices])
         np.testing.assert_array_equal(merge_devices(distributed), x)

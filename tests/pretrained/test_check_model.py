@@ -3,6 +3,7 @@
 from dataclasses import replace
 
 import pytest
+from safetensors.numpy import load_file
 
 from seq2seq.pretrained.models import load_params, open_model
 from seq2seq.runtime.errors import CHECKPOINT, CONFIGURATION, DATA
@@ -16,6 +17,7 @@ from tests.support.models.tiny_pretrained import (
     write_t5,
 )
 from tests.support.tiny import WORDS, write_run
+from tests.support.torch_archive import write_tensors
 
 NAMES = ["files", "fields", "parameters", "tokenizer", "token ids", "logits", "hypotheses"]
 
@@ -31,6 +33,9 @@ def test_without_transformers_the_files_and_the_tokenizer_are_checked(tmp_path, 
     monkeypatch.setattr(reference, "find_spec", lambda name: None)
     write_t5(tmp_path / "t5")
     write_fairseq(tmp_path / "mbart", "mbart")  # its start token needs a language
+    weights = tmp_path / "t5" / "model.safetensors"
+    write_tensors(tmp_path / "t5" / "pytorch_model.bin", load_file(weights))
+    weights.unlink()
     for name in ("t5", "mbart"):
         done = call_in_process(check_model, tmp_path / name, "--compilation_cache=off")
         assert (done.code, done.err) == (0, [])

@@ -1,6 +1,7 @@
 """scripts/convert.py, decode.py and training with MarianMT directories."""
 
 import json
+import shutil
 from dataclasses import replace
 from importlib import import_module
 from pathlib import Path
@@ -8,6 +9,7 @@ from pathlib import Path
 import jax
 import numpy as np
 import pytest
+from safetensors.numpy import load_file
 
 from seq2seq.config.tree import load_config
 from seq2seq.data.batching.batches import Batches, DataPosition
@@ -26,6 +28,7 @@ from tests.support.in_process import call_in_process
 from tests.support.models.tiny_marian import SENTENCES, write_marian
 from tests.support.runs import run_training
 from tests.support.tiny import StopAfter, tiny_config
+from tests.support.torch_archive import write_tensors
 from tests.support.traced import shared_steps
 
 ROOT = Path(__file__).parents[2]
@@ -50,14 +53,20 @@ def converted(tmp_path_factory):
 
 
 @pytest.mark.slow
-def test_a_directory_and_its_converted_run_decode_to_the_same_bytes(converted):
+def test_a_directory_with_any_weights_and_its_converted_run_decode_to_the_same_bytes(
+    converted, tmp_path
+):
     lines = "".join(json.dumps({"text": line}) + "\n" for line in [*SENTENCES[:5], "", "犬 🐕"])
+    torch = tmp_path / "torch"
+    shutil.copytree(converted[0], torch)
+    write_tensors(torch / "pytorch_model.bin", load_file(torch / "model.safetensors"))
+    (torch / "model.safetensors").unlink()
     results = [
         call("decode.py", f"--workdir={path}", "--format=jsonl", "--nbest=2", stdin=lines)
-        for path in converted
+        for path in (*converted, torch)
     ]
     assert results[0][0] == 0, results[0][2]
-    assert results[0][1] == results[1][1] and results[0][1].count('"score"') > 10
+    assert len({out for _, out, _ in results}) == 1 and results[0][1].count('"score"') > 10
     assert open_model(converted[0], "best")[0] == open_model(converted[1], "best")[0]
 
 

@@ -12,20 +12,15 @@ from pathlib import Path
 from typing import Any, NamedTuple
 from zipfile import ZIP_STORED, BadZipFile, ZipFile, ZipInfo
 
-import ml_dtypes
 import numpy as np
 
-from seq2seq.pretrained.torch_pickle import Machine, Refused, View
+from seq2seq.pretrained.torch_pickle import Machine, View
+from seq2seq.pretrained.weight_format import DTYPES, Refused
 
 MOST_BYTES = 1 << 22  # of the pickle; a model of 1,000 tensors has 0.3 MB
 MOST_ENTRIES = 1 << 14
 LOCAL_HEADER = 30  # bytes, before the name
 OLD_MAGIC = b"\x80\x02\x8a\nl\xfc\x9cF\xf9 j\xa8P\x19."  # how files before torch 1.6 begin
-DTYPES = {
-    "F64": np.float64, "F32": np.float32, "F16": np.float16, "BF16": ml_dtypes.bfloat16,
-    "I64": np.int64, "I32": np.int32, "I16": np.int16, "I8": np.int8, "U8": np.uint8,
-    "BOOL": np.bool_,
-}  # fmt: skip
 
 
 class TorchFile:

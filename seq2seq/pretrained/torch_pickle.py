@@ -15,12 +15,9 @@ from collections.abc import Callable
 from math import prod
 from typing import Any, NamedTuple
 
+from seq2seq.pretrained.weight_format import MOST_DIMENSIONS, Refused
+
 MOST_OPERATIONS = 1 << 18  # a tensor needs about 40
-MOST_DIMENSIONS = 8
-
-
-class Refused(ValueError):
-    """Why a file is not read, as the end of a sentence that begins with its path."""
 
 
 class Name(NamedTuple):

@@ -1,8 +1,8 @@
 """The weights of a directory of transformers: one file, or shards with an index.
 
-They are read from safetensors, and without it from pytorch_model.bin (see torch_files.py, which
-executes nothing). A tensor is read when it is asked for, so that memory holds one of them
-besides the parameters. Shards are never written.
+They are read from safetensors, without it from pytorch_model.bin (torch_files.py), and without both
+from flax_model.msgpack (flax_files.py). Nothing in a file is executed. A tensor is read when it is
+asked for, so that memory holds one of them besides the parameters. Shards are never written.
 """
 
 from collections.abc import Callable, Iterator
@@ -16,14 +16,15 @@ from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save_file
 
 from seq2seq.files.output_files import sync_to_disk
+from seq2seq.files.weight_names import INDEX, WEIGHT_FILES, weight_names
+from seq2seq.pretrained.flax_files import FlaxFile, torch_name
 from seq2seq.pretrained.json_fields import read_json
 from seq2seq.pretrained.torch_files import TorchFile
-from seq2seq.pretrained.torch_pickle import Refused
+from seq2seq.pretrained.weight_format import Refused
 from seq2seq.runtime.errors import CHECKPOINT, UserError
 
-WEIGHTS = "model.safetensors"
-TORCH_WEIGHTS = "pytorch_model.bin"
-INDEX = ".index.json"  # after the name of a file of weights: that of its shards
+# The readers of other files than safetensors, by their suffix.
+READERS: dict[str, type[TorchFile] | type[FlaxFile]] = {".bin": TorchFile, ".msgpack": FlaxFile}
 DTYPES = ("F64", "F32", "F16", "BF16")  # of the weights, as safetensors names them
 # Files beside the weights of a checkpoint of transformers' Trainer.
 OF_TRAINING = "training_args", "optimizer", "scheduler", "rng_state", "scaler"
@@ -33,15 +34,15 @@ CONVERT = (
 OLD_CONVERT = (
     "convert it with transformers 4: {}.from_pretrained(DIR, {}=True).save_pretrained(DIR)"
 )
-DOWNLOAD = "download the safetensors files of the model, or its PyTorch files and convert them"
+EXPECTED = f"{', '.join(WEIGHT_FILES[:-1])} or {WEIGHT_FILES[-1]}"
+DOWNLOAD = f"download {EXPECTED}, or the shards of one of them with their index"
 PICKLES = "*.bin", "*.pt", "*.pth", "*.npz"
+UNREAD = ("*.safetensors", "*.msgpack", "*.onnx", "onnx/*.onnx", "*.ot", "*.gguf", "*.tflite")
 OTHERS = {  # other files of weights, and what to do; {} is a class of transformers
     **dict.fromkeys(PICKLES, "is not safetensors and is never opened: " + CONVERT),
-    "flax_model*.msgpack": "has weights of Flax: " + OLD_CONVERT.format("{}", "from_flax"),
     "tf_model*.h5": "has weights of TensorFlow: " + OLD_CONVERT.format("{}", "from_tf"),
-    **dict.fromkeys(("*.safetensors", "*.onnx", "onnx/*.onnx", "*.ot", "*.gguf", "*.tflite"),
-                    "is not the expected file: " + DOWNLOAD),
-}  # fmt: skip
+    **dict.fromkeys(UNREAD, "is not the expected file: " + DOWNLOAD),
+}
 
 
 class WeightFiles:
@@ -59,7 +60,7 @@ class WeightFiles:
         if self.path.name.endswith(INDEX):
             stated = shards(self.path)
             files = sorted(set(stated.values()))
-        self._torch: dict[Path, TorchFile] = {}
+        self._parsed: dict[Path, TorchFile | FlaxFile] = {}
         self._files: dict[str, Path] = {}
         self.shapes: dict[str, tuple[int, ...]] = {}
         for path in files:
@@ -91,16 +92,16 @@ class WeightFiles:
     @contextmanager
     def _open(self, path: Path) -> Iterator[Any]:
         try:
-            if path.suffix == ".bin" and path.is_file():
-                if path not in self._torch:
-                    self._torch[path] = TorchFile(path)
-                yield self._torch[path]
+            if path.suffix in READERS and path.is_file():
+                if path not in self._parsed:
+                    self._parsed[path] = READERS[path.suffix](path)
+                yield self._parsed[path]
                 return
             with safe_open(path, framework="np") as file:
                 yield file
         except Refused as error:
             raise UserError(
-                CHECKPOINT, f"{path} {torch_refusal(path, error, self._model_class)}"
+                CHECKPOINT, f"{path} {refusal(path, error, self._model_class)}"
             ) from None
         except (SafetensorError, OSError, ValueError, TypeError, KeyError) as error:
             raise UserError(
@@ -109,16 +110,15 @@ class WeightFiles:
 
 
 def weights_path(directory: Path) -> Path:
-    """The file of weights or the index of its shards, safetensors before torch's. It is missing if
-    the directory has none of them."""
-    names = (WEIGHTS, WEIGHTS + INDEX, TORCH_WEIGHTS, TORCH_WEIGHTS + INDEX)
-    paths = [directory / name for name in names]
-    return next((path for path in paths if path.exists()), paths[0])
+    """The file of weights that is read, or the index of its shards. It is missing if the directory
+    has none."""
+    names = weight_names(path.name for path in directory.glob("*"))
+    return directory / (names or WEIGHT_FILES)[0]
 
 
 def write_weights(directory: Path, arrays: dict[str, np.ndarray]) -> None:
     """Writes the file of weights, of any size, without another copy of the arrays in memory."""
-    path = directory / WEIGHTS
+    path = directory / WEIGHT_FILES[0]
     save_file(arrays, path, {"format": "pt"})
     sync_to_disk(path)
 
@@ -136,7 +136,11 @@ def shards(index: Path) -> dict[str, Path]:
             f"{index} is malformed: expected weight_map, an object of tensors and names of "
             f"{suffix} files in the same directory",
         )
-    return {name: index.parent / file for name, file in places.items()}
+    is_flax = suffix == ".msgpack"
+    return {
+        torch_name(name.split("/")) if is_flax else name: index.parent / file
+        for name, file in places.items()
+    }
 
 
 def check_dtype(path: Path, name: str, dtype: str) -> None:
@@ -158,7 +162,8 @@ def unreadable(path: Path, error: Exception, model_class: str) -> str:
             for file in sorted(path.parent.glob(pattern))
             if not file.name.startswith(OF_TRAINING)
         ]
-        return f"is missing{others[0] if others else ''}"
+        expected = f": expected {EXPECTED}" if path.name == WEIGHT_FILES[0] else ""
+        return f"is missing{expected}{others[0] if others else ''}"
     with open(path, "rb") as file:
         start = file.read(64)
     if reason := no_weights(start):
@@ -168,11 +173,15 @@ def unreadable(path: Path, error: Exception, model_class: str) -> str:
     return f"cannot be read: {error}"
 
 
-def torch_refusal(path: Path, error: Refused, model_class: str) -> str:
-    """Why a file of torch is not read, and what to do."""
+def refusal(path: Path, error: Refused, model_class: str) -> str:
+    """Why a file of torch or Flax is not read, and what to do."""
     with open(path, "rb") as file:
         start = file.read(64)
-    return no_weights(start) or f"{error}; {CONVERT.format(model_class)}"
+    if path.suffix == ".msgpack":
+        advice = OLD_CONVERT.format(model_class, "from_flax")
+    else:
+        advice = CONVERT.format(model_class)
+    return no_weights(start) or f"{error}; {advice}"
 
 
 def no_weights(start: bytes) -> str:

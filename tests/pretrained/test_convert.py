@@ -24,6 +24,7 @@ from seq2seq.train import prepare_data, resume_or_start
 from seq2seq.training.evaluate import held_out_loss
 from seq2seq.training.parallel import pmap_eval_step
 from seq2seq.training.vocabulary import find_tokenizers
+from tests.support.flax_weights import write_flax
 from tests.support.in_process import call_in_process
 from tests.support.models.tiny_marian import SENTENCES, write_marian
 from tests.support.runs import run_training
@@ -57,13 +58,16 @@ def test_a_directory_with_any_weights_and_its_converted_run_decode_to_the_same_b
     converted, tmp_path
 ):
     lines = "".join(json.dumps({"text": line}) + "\n" for line in [*SENTENCES[:5], "", "犬 🐕"])
-    torch = tmp_path / "torch"
-    shutil.copytree(converted[0], torch)
-    write_tensors(torch / "pytorch_model.bin", load_file(torch / "model.safetensors"))
-    (torch / "model.safetensors").unlink()
+    others = tmp_path / "torch", tmp_path / "flax"
+    for path in others:
+        shutil.copytree(converted[0], path)
+        (path / "model.safetensors").unlink()
+    weights = load_file(converted[0] / "model.safetensors")
+    write_tensors(others[0] / "pytorch_model.bin", weights)
+    write_flax(others[1] / "flax_model.msgpack", weights)
     results = [
         call("decode.py", f"--workdir={path}", "--format=jsonl", "--nbest=2", stdin=lines)
-        for path in (*converted, torch)
+        for path in (*converted, *others)
     ]
     assert results[0][0] == 0, results[0][2]
     assert len({out for _, out, _ in results}) == 1 and results[0][1].count('"score"') > 10

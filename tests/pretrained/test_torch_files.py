@@ -1,23 +1,18 @@
 """pytorch_model.bin: the tensors are those that torch wrote; a hostile file executes nothing."""
 
-import json
 import os
 import random
 import time
 import tracemalloc
 import zipfile
 
-import jax
 import numpy as np
 import pytest
-from safetensors.numpy import load_file
 
-from seq2seq.pretrained.models import find_params, load_params, open_model
 from seq2seq.pretrained.torch_files import TorchFile
-from seq2seq.pretrained.torch_pickle import FUNCTIONS, NAMES, Refused
-from seq2seq.runtime.errors import CHECKPOINT, UserError
+from seq2seq.pretrained.torch_pickle import FUNCTIONS, NAMES
+from seq2seq.pretrained.weight_format import Refused
 from tests.support.hostile_torch_files import GOOD, NUMBERS, WRITERS
-from tests.support.models.tiny_pretrained import write_fairseq, write_t5
 from tests.support.torch_archive import example, write_archive, write_tensors
 
 
@@ -52,35 +47,6 @@ def test_a_file_of_torch_is_read_bit_for_bit(tmp_path):
     torch.save(tensors, tmp_path / "a.bin", _use_new_zipfile_serialization=False)
     with pytest.raises(Refused, match="torch before 1.6"):
         TorchFile(tmp_path / "a.bin")
-
-
-@pytest.mark.parametrize("write", [write_t5, lambda path: write_fairseq(path, "mbart")])
-def test_a_model_with_torch_files_only_is_that_of_its_safetensors(tmp_path, write):
-    write(tmp_path)
-    single, torch_file = tmp_path / "model.safetensors", tmp_path / "pytorch_model.bin"
-    weights, params, opened = load_file(single), load_params(tmp_path, "best"), open_model(
-        tmp_path, "best"
-    )  # fmt: skip
-    torch_file.write_bytes(b"never opened while there are safetensors")
-    assert find_params(tmp_path, "best") == single
-    single.unlink()
-    write_tensors(torch_file, weights)
-    assert open_model(tmp_path, "best")[0] == opened[0]
-    jax.tree.map(np.testing.assert_array_equal, load_params(tmp_path, "best"), params)
-    torch_file.unlink()
-    places = {}
-    for part in range(2):
-        names, file = sorted(weights)[part::2], f"pytorch_model-{part + 1:05}-of-00002.bin"
-        write_tensors(tmp_path / file, {name: weights[name] for name in names})
-        places |= dict.fromkeys(names, file)
-    index = tmp_path / "pytorch_model.bin.index.json"
-    index.write_text(json.dumps({"weight_map": places}))
-    assert find_params(tmp_path, "best") == index
-    jax.tree.map(np.testing.assert_array_equal, load_params(tmp_path, "best"), params)
-    index.write_text(json.dumps({"weight_map": places | {min(places): "../a.bin"}}))
-    with pytest.raises(UserError, match="weight_map") as caught:
-        load_params(tmp_path, "best")
-    assert caught.value.code == CHECKPOINT
 
 
 # Cases that a later check would refuse too: the check that must be the first.

@@ -8,11 +8,14 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file, save_file
 
+from seq2seq.decoding.command.resumable_output import model_files
 from seq2seq.decoding.stated_settings import directory_notes
 from seq2seq.pretrained.models import find_params, load_params, open_model
 from seq2seq.runtime.errors import CHECKPOINT, UserError
+from tests.support.flax_weights import flax_keys, write_flax
 from tests.support.models.tiny_marian import write_marian
 from tests.support.models.tiny_pretrained import change_json, write_fairseq, write_t5
+from tests.support.torch_archive import write_tensors
 
 SHARED, OUTPUT = "model.shared.weight", "lm_head.weight"
 ENCODER, DECODER = (f"model.{side}.embed_tokens.weight" for side in ("encoder", "decoder"))
@@ -188,6 +191,41 @@ def test_shards_are_read_and_checked_against_their_index(t5, tmp_path):
     single = t5 / "model.safetensors"
     (tmp_path / "t5" / single.name).write_bytes(single.read_bytes())
     check_equal(tmp_path / "t5", t5)  # the index is ignored, as in transformers
+
+
+@pytest.mark.parametrize("stem, suffix, write_file", [
+    ("pytorch_model", ".bin", write_tensors), ("flax_model", ".msgpack", write_flax),
+])  # fmt: skip
+def test_files_of_torch_or_flax_have_the_parameters_of_the_safetensors(
+    stem, suffix, write_file, t5, mbart, marian, tmp_path
+):
+    for original in (t5, mbart, marian):
+        path = changed(original, tmp_path / original.name, lambda weights: weights)
+        safetensors, file = path / "model.safetensors", path / f"{stem}{suffix}"
+        weights = load_file(safetensors)
+        file.write_bytes(b"never opened while there are safetensors")
+        assert find_params(path, "best") == safetensors
+        safetensors.unlink()
+        write_file(file, weights)
+        assert find_params(path, "best") == file
+        assert open_model(path, "best")[0] == open_model(original, "best")[0]
+        check_equal(path, original)
+        file.unlink()
+        places = {}
+        for part in range(2):
+            names, shard = sorted(weights)[part::2], f"{stem}-{part + 1:05}-of-00002{suffix}"
+            write_file(path / shard, {name: weights[name] for name in names})
+            keys = ["/".join(flax_keys(n)) for n in names] if suffix == ".msgpack" else names
+            places |= dict.fromkeys(keys, shard)
+        index = path / f"{file.name}.index.json"
+        index.write_text(json.dumps({"weight_map": places}))
+        assert find_params(path, "best") == index
+        assert {index, *path.glob(f"{stem}-*")} < {*model_files(path, "best")}
+        check_equal(path, original)
+    index.write_text(json.dumps({"weight_map": places | {min(places): f"../a{suffix}"}}))
+    with pytest.raises(UserError, match="weight_map") as caught:
+        load_params(path, "best")
+    assert caught.value.code == CHECKPOINT
 
 
 REFUSED = {  # family, change, message

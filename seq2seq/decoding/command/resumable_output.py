@@ -28,6 +28,7 @@ from seq2seq.decoding.translator import Translator
 from seq2seq.files.locks import check_nothing
 from seq2seq.files.output_files import file_sha256, open_atomic
 from seq2seq.files.temporaries import is_temporary
+from seq2seq.files.weight_names import weight_names
 from seq2seq.pretrained.models import find_params
 from seq2seq.runtime import processes
 from seq2seq.runtime.devices import is_deterministic
@@ -78,8 +79,10 @@ def job_fingerprint(
 def model_files(run: Path, checkpoint: str) -> list[Path]:
     """The files of a model, besides those of its vocabularies, that determine translations."""
     params = find_params(run, checkpoint)
-    # A file of weights may be an index of others beside it.
-    weights = params.rglob("*") if params.is_dir() else [params, *run.glob("*.safetensors")]
+    if params.is_dir():
+        weights = params.rglob("*")
+    else:  # a file of weights may be an index of others beside it
+        weights = (run / name for name in weight_names(path.name for path in run.iterdir()))
     files = {path for path in (*weights, *run.glob("*.json")) if path.is_file()}
     records = "run.json", "best.json", "scores.json", VERSIONS
     return sorted(files - {run / name for name in records})

@@ -9,6 +9,7 @@ from seq2seq.files import remote
 from seq2seq.files.locks import waiting_for_lock
 from seq2seq.files.output_files import publish_directory, write_atomic
 from seq2seq.files.temporaries import delete_directory, temporary_directory
+from seq2seq.files.weight_names import ADAPTER_FILES, weight_names
 from seq2seq.runtime.errors import CHECKPOINT, UserError
 from seq2seq.runtime.logs import no_log
 from seq2seq.runtime.paths import working_copy
@@ -20,9 +21,8 @@ from seq2seq.storage.replicas.names import Objects, directories_of, steps_among
 
 VERSIONS = ".objects.json"  # in the local copy: name → version of the object that was downloaded
 PARTS = "params", "ema"  # of a checkpoint
-# Of the files beside checkpoints, those that a model consists of.
-NEEDED = {".json", ".model", ".spm", ".vocab", ".txt", ".safetensors"}
-TORCH_WEIGHTS = "pytorch_model*.bin"  # needed without safetensors
+# Of the files beside checkpoints, those that a model consists of, besides weights.
+NEEDED = {".json", ".model", ".spm", ".vocab", ".txt"}
 
 
 def model_directory(name: str, checkpoint: str = "best", local_dir: str = "") -> Path:
@@ -66,11 +66,11 @@ def _download_files(url: str, local: Path, objects: Objects) -> None:
     known = local / VERSIONS
     if known.exists():
         versions = json.loads(known.read_bytes())
-    has_safetensors = any(name.endswith(".safetensors") for name in objects)
+    weights = {*weight_names(objects), *weight_names(objects, ADAPTER_FILES)}
     for name, version in objects.items():
         path = Path(name)
         is_beside = len(path.parts) == 1 or path.parts[:-1] == ("vocab",)
-        is_needed = path.suffix in NEEDED or (path.match(TORCH_WEIGHTS) and not has_safetensors)
+        is_needed = path.suffix in NEEDED or name in weights
         if not is_needed or not is_beside:
             continue
         if versions.get(name) != list(version) or not (local / name).exists():

@@ -99,15 +99,20 @@ def test_changes_and_damage_of_the_objects_are_noticed(run, storage, tmp_path):
 def test_a_directory_of_another_project_is_downloaded_with_the_weights_that_are_read(
     storage, tmp_path
 ):
-    others = {"config.json", "spiece.model"}
-    for model, weights in (("safe", "model.safetensors"), ("torch", "pytorch_model.bin")):
-        for name in (*others, weights, "pytorch_model.bin", "training_args.bin", "a.h5"):
+    others, index = {"config.json", "spiece.model"}, "pytorch_model.bin.index.json"
+    shards = [f"pytorch_model-0000{i}-of-00002.bin" for i in (1, 2)]
+    for model, weights in (
+        ("safe", ["model.safetensors"]), ("torch", ["pytorch_model.bin"]),
+        ("shards", [index, *shards]), ("flax", ["flax_model.msgpack"]),
+    ):  # fmt: skip
+        less = ["flax_model.msgpack", "training_args.bin", "a.h5", "model.fp16.safetensors"]
+        for name in (*others, *weights, *less, *(["pytorch_model.bin"] * (model == "safe"))):
             storage[f"{model}/{name}"] = name.encode()
         local = local_model(f"{storage.url}/{model}", "best", str(tmp_path))
         expected = working_copy(f"{storage.url}/{model}", str(tmp_path)).with_name(local.name)
         assert local == expected
         names = {path.name for path in local.iterdir()} - {".objects.json"}
-        assert names == {*others, weights}
+        assert names == {*others, *weights}
 
 
 def test_an_object_whose_name_leaves_the_directory_is_not_downloaded(tmp_path, monkeypatch):

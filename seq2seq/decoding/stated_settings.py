@@ -8,7 +8,7 @@ from seq2seq.config.data_config import LANGUAGES, TEMPLATES, DataConfig
 from seq2seq.config.tree import Config, DecodingConfig
 from seq2seq.pretrained.generation import unknown_settings
 from seq2seq.pretrained.json_fields import read_json
-from seq2seq.pretrained.models import family_of
+from seq2seq.pretrained.models import family_of, whole_model
 from seq2seq.pretrained.transformers_family import separate_output
 
 DATA_FIELDS = (*TEMPLATES, *(f"{side}_language" for side in LANGUAGES))
@@ -46,6 +46,7 @@ def stated_settings(
 def directory_notes(directory: Path, stored: Config, source_prefix: str = "") -> Iterator[str]:
     """Lines about what a directory of another project states and this project does not follow: for
     the prefix of config.json, unless it is `source_prefix`."""
+    directory = whole_model(directory)
     yield from unknown_settings(directory)
     yield from separate_output(directory, stored.model)
     prefix = read_json(directory / "config.json").get("prefix")

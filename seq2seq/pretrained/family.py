@@ -12,7 +12,6 @@ from typing import Any, NamedTuple
 from seq2seq.config.tree import Config
 from seq2seq.data.tokenizers.tokenizer import Tokenizer
 from seq2seq.model.config import ModelConfig
-from seq2seq.model.mesh import Placer
 
 
 class Export(NamedTuple):
@@ -34,9 +33,12 @@ class ModelFamily(NamedTuple):
     matches: Callable[[Path], bool]  # whether a directory belongs to the family; never raises
     params_path: Callable[[Path], Path]  # the file or directory of the parameters
     # The config and the tokenizers (source, target) of the directory, as those of a run. Checks all
-    # files as far as possible without reading the parameters or touching a device.
-    open: Callable[[Path], tuple[Config, tuple[Tokenizer, Tokenizer]]]
-    # The parameters as NumPy arrays, or on the devices of a placer.
-    load_params: Callable[[Path, Placer | None], Any]
+    # files as far as possible without reading the parameters or touching a device. The last argument
+    # of this function and of `load_params`, which may be absent, is an OpenWeights.
+    open: Callable[..., tuple[Config, tuple[Tokenizer, Tokenizer]]]
+    # The parameters as NumPy arrays, or on the devices of a placer, the second argument if any.
+    load_params: Callable[..., Any]
     model_type: str = ""  # what --model_type of convert.py calls it
     export: Export | None = None  # None: such directories are not written
+    # The directory of the whole model, with its config: of an adapter, that of the base model.
+    whole_model: Callable[[Path], Path] = lambda directory: directory

@@ -24,7 +24,7 @@ from seq2seq.pretrained.marian_tensors import (
     tensors,
 )
 from seq2seq.pretrained.tensors import places_in, read_params
-from seq2seq.pretrained.weight_files import WeightFiles
+from seq2seq.pretrained.weight_files import OpenWeights, WeightFiles
 from seq2seq.runtime.errors import CHECKPOINT, UserError
 
 ACTIVATIONS = {"swish": "silu", "silu": "silu", "relu": "relu", "gelu": "gelu"}
@@ -88,7 +88,9 @@ def marian_decoding(
     return common_decoding(fields, model, target, EXTRA_LENGTH)
 
 
-def open_marian(directory: Path) -> tuple[Config, tuple[MarianTokenizer, MarianTokenizer]]:
+def open_marian(
+    directory: Path, open_weights: OpenWeights = WeightFiles
+) -> tuple[Config, tuple[MarianTokenizer, MarianTokenizer]]:
     """The config and tokenizers as those of a run; checks the names and shapes of the tensors.
 
     Touches no device and reads no weights.
@@ -99,7 +101,7 @@ def open_marian(directory: Path) -> tuple[Config, tuple[MarianTokenizer, MarianT
         source, target = without_appended_pad(source), without_appended_pad(target)
     _check_vocabularies(source, target, model, directory)
     model = replace(model, unknown_id=target.vocabulary[UNKNOWN])
-    weights = WeightFiles(directory, "MarianMTModel")
+    weights = open_weights(directory, "MarianMTModel")
     stored = config_with_start_row(model) if NOTE in content else model
     places_in(tensors(stored), redundant_tensors(stored), weights)
     length = min(DataConfig().source_length, model.max_length)
@@ -135,10 +137,13 @@ def _check_vocabularies(
 
 
 def load_marian(
-    directory: Path, config: ModelConfig, placer: Placer | None = None
+    directory: Path,
+    config: ModelConfig,
+    placer: Placer | None = None,
+    open_weights: OpenWeights = WeightFiles,
 ) -> dict[str, Any]:
     """The parameters, see `read_params`."""
-    weights = WeightFiles(directory, "MarianMTModel")
+    weights = open_weights(directory, "MarianMTModel")
     if NOTE in read_json(directory / "config.json"):
         return read_with_start_row(weights, config)
     return read_params(tensors(config), redundant_tensors(config), weights, config, placer)

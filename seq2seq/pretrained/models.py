@@ -12,6 +12,7 @@ from seq2seq.config.tree import Config
 from seq2seq.data.tokenizers.tokenizer import Tokenizer
 from seq2seq.model.config import ModelConfig
 from seq2seq.model.mesh import Placer
+from seq2seq.pretrained.adapters import adapter_family
 from seq2seq.pretrained.bart import BART, M2M_100, MBART, PEGASUS
 from seq2seq.pretrained.family import Export, ModelFamily
 from seq2seq.pretrained.json_fields import read_json
@@ -25,8 +26,8 @@ from seq2seq.pretrained.transformers_family import (
     model_type,
     open_pretrained,
 )
-from seq2seq.pretrained.unsupported import ADAPTERS, refused
-from seq2seq.pretrained.weight_files import weights_path
+from seq2seq.pretrained.unsupported import refused
+from seq2seq.pretrained.weight_files import OpenWeights, WeightFiles, weights_path
 from seq2seq.runtime.errors import CHECKPOINT, CONFIGURATION, UserError
 from seq2seq.storage.run_files import current_name, params_directory, read_run, restore_params
 
@@ -50,21 +51,26 @@ def _model_family(row: TransformersFamily) -> ModelFamily:
     )
 
 
+def _load_marian(
+    directory: Path, placer: Placer | None = None, open_weights: OpenWeights = WeightFiles
+) -> dict[str, Any]:
+    return load_marian(directory, marian_config(directory)[0], placer, open_weights)
+
+
 MARIAN = ModelFamily(
     name="MarianMT",
     matches=_of_type("marian"),
     params_path=weights_path,
     open=open_marian,
-    load_params=lambda directory, placer: load_marian(
-        directory, marian_config(directory)[0], placer
-    ),
+    load_params=_load_marian,
     model_type="marian",
     export=Export(marian_differences, export_marian),
 )
 TRANSFORMERS_FAMILIES = (M2M_100, MBART, BART, PEGASUS, T5, MT5, UMT5)
 _SUPPORTED = (MARIAN, *map(_model_family, TRANSFORMERS_FAMILIES))
+_WHOLE = (*_SUPPORTED, refused([family.model_type for family in _SUPPORTED]))
 # The first that matches a directory reads it. A run is written as the first that can express it.
-FAMILIES = (ADAPTERS, *_SUPPORTED, refused([family.model_type for family in _SUPPORTED]))
+FAMILIES = (adapter_family(_WHOLE), *_WHOLE)
 
 
 def find_params(directory: Path, checkpoint: str) -> Path:
@@ -113,6 +119,12 @@ def load_params(directory: Path, checkpoint: str, placer: Placer | None = None) 
 def family_of(directory: Path) -> ModelFamily | None:
     """The family of a directory, None for a run."""
     return next((family for family in FAMILIES if family.matches(directory)), None)
+
+
+def whole_model(directory: Path) -> Path:
+    """The base model of an adapter; any other directory itself."""
+    family = family_of(directory)
+    return family.whole_model(directory) if family else directory
 
 
 def check_family(directory: Path, advice: str = "") -> None:

@@ -24,7 +24,7 @@ from seq2seq.pretrained.json_fields import JsonFields, read_json
 from seq2seq.pretrained.tensors import Redundant, Tensor, places_in, read_params
 from seq2seq.pretrained.tokenizer_export import Files
 from seq2seq.pretrained.tokenizer_files import check_tokenizer_class
-from seq2seq.pretrained.weight_files import WeightFiles
+from seq2seq.pretrained.weight_files import OpenWeights, WeightFiles
 from seq2seq.runtime.errors import CHECKPOINT, UserError
 from seq2seq.runtime.json_objects import json_object
 
@@ -122,13 +122,13 @@ def separate_output(directory: Path, model: ModelConfig) -> Iterator[str]:
 
 
 def open_pretrained(
-    row: TransformersFamily, directory: Path
+    row: TransformersFamily, directory: Path, open_weights: OpenWeights = WeightFiles
 ) -> tuple[Config, tuple[Tokenizer, Tokenizer]]:
     """The config and tokenizers as those of a run; checks the names and shapes of the tensors.
 
     Touches no device, and reads no weights but a second copy of a table.
     """
-    weights = WeightFiles(directory, "AutoModelForSeq2SeqLM")
+    weights = open_weights(directory, "AutoModelForSeq2SeqLM")
     fields = with_stored_tying(row, read_fields(row, directory), weights)
     config, tokenizers = config_and_tokenizers(row, directory, fields, weights.shapes)
     places_in(row.tensors(config.model), row.redundant(config.model), weights)
@@ -183,10 +183,13 @@ def with_template(
 
 
 def load_pretrained(
-    row: TransformersFamily, directory: Path, placer: Placer | None = None
+    row: TransformersFamily,
+    directory: Path,
+    placer: Placer | None = None,
+    open_weights: OpenWeights = WeightFiles,
 ) -> dict[str, Any]:
     """The parameters, see `read_params`."""
-    weights = WeightFiles(directory, "AutoModelForSeq2SeqLM")
+    weights = open_weights(directory, "AutoModelForSeq2SeqLM")
     fields = with_stored_tying(row, read_fields(row, directory), weights)
     model = model_of(row, fields, weights.shapes)
     return read_params(row.tensors(model), row.redundant(model), weights, model, placer)

@@ -52,8 +52,8 @@ class WeightFiles:
     the file if it cannot be read or has tensors that are not floating-point.
     """
 
-    def __init__(self, directory: Path, model_class: str):
-        self.path = weights_path(directory)  # for error messages
+    def __init__(self, directory: Path, model_class: str, names: tuple[str, ...] = WEIGHT_FILES):
+        self.path = weights_path(directory, names)  # for error messages
         self._model_class = model_class
         files = [self.path]
         stated: dict[str, Path] | None = None
@@ -109,11 +109,15 @@ class WeightFiles:
             ) from None
 
 
-def weights_path(directory: Path) -> Path:
-    """The file of weights that is read, or the index of its shards. It is missing if the directory
-    has none."""
-    names = weight_names(path.name for path in directory.glob("*"))
-    return directory / (names or WEIGHT_FILES)[0]
+# How a family opens the weights of a directory; the second argument is `model_class`.
+OpenWeights = Callable[[Path, str], WeightFiles]
+
+
+def weights_path(directory: Path, names: tuple[str, ...] = WEIGHT_FILES) -> Path:
+    """The first file of these names that a directory has, or the index of its shards. It is missing
+    if the directory has none."""
+    existing = weight_names((path.name for path in directory.glob("*")), names)
+    return directory / (existing or names)[0]
 
 
 def write_weights(directory: Path, arrays: dict[str, np.ndarray]) -> None:

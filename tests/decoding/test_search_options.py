@@ -38,7 +38,8 @@ CHOICE = (
 SCORES = {"alpha", "power_penalty", "repetition_penalty", "suppress", "renormalize", "forced_end"}
 WITHOUT_EFFECT = {
     BEAM: DRAW | {"target"},
-    EXPORT: DRAW | {"model_parallel", "target", "annotate", "reference", "metric", "baseline", "prefix"},
+    EXPORT: DRAW
+    | {"model_parallel", "target", "annotate", "reference", "metric", "baseline", "prefix"},
     SAMPLING: SEARCH | {"target"},
     SCORE: CHOICE | {"annotate", "reference", "metric", "baseline", "prefix"},
     ALIGN: CHOICE | SCORES | {"annotate", "reference", "metric", "baseline", "prefix"},

@@ -24,6 +24,7 @@ from seq2seq.train import prepare_data, resume_or_start
 from seq2seq.training.evaluate import held_out_loss
 from seq2seq.training.parallel import pmap_eval_step
 from seq2seq.training.vocabulary import find_tokenizers
+from tests.support.adapters import write_adapter
 from tests.support.flax_weights import write_flax
 from tests.support.in_process import call_in_process
 from tests.support.models.tiny_marian import SENTENCES, write_marian
@@ -58,13 +59,15 @@ def test_a_directory_with_any_weights_and_its_converted_run_decode_to_the_same_b
     converted, tmp_path
 ):
     lines = "".join(json.dumps({"text": line}) + "\n" for line in [*SENTENCES[:5], "", "犬 🐕"])
-    others = tmp_path / "torch", tmp_path / "flax"
-    for path in others:
+    others = [tmp_path / name for name in ("torch", "flax", "adapter")]
+    for path in others[:2]:
         shutil.copytree(converted[0], path)
         (path / "model.safetensors").unlink()
     weights = load_file(converted[0] / "model.safetensors")
     write_tensors(others[0] / "pytorch_model.bin", weights)
     write_flax(others[1] / "flax_model.msgpack", weights)
+    modules = [f"model.encoder.layers.0.fc{number}" for number in (1, 2)]
+    write_adapter(others[2], converted[0], modules, lora_alpha=1e-30)  # adds nothing
     results = [
         call("decode.py", f"--workdir={path}", "--format=jsonl", "--nbest=2", stdin=lines)
         for path in (*converted, *others)

@@ -337,13 +337,14 @@ def test_other_directories_of_transformers_are_refused_by_name(tmp_path, kind):
         open_model(tmp_path, "best")
 
 
-def test_an_adapter_is_refused_by_name_with_its_base_model_or_without_it(copied):
-    """The base model alone would translate otherwise."""
+def test_a_model_beside_an_adapter_is_not_used(copied):
+    """It alone would translate otherwise."""
     original = {file.name: file.read_bytes() for file in copied.iterdir()}
-    fields = {"peft_type": "LORA", "base_model_name_or_path": "org/base"}
+    fields = {"peft_type": "LORA", "base_model_name_or_path": "org/base", "r": 1, "lora_alpha": 1}
     for name, content, message in (
-        ("adapter_config.json", fields, r"adapter_config.json\).* LORA for .* org/base; merge"),
-        ("adapter_model.safetensors", {}, r"adapter_model.safetensors\).* base model BASE;"),
+        ("adapter_config.json", fields, "base_model_name_or_path='org/base' .* download the base"),
+        ("adapter_model.safetensors", {}, "adapter_config.json cannot be read: No such file"),
+        ("adapter_model.bin", {}, "adapter_config.json cannot be read: No such file"),
         ("adapter_config.json", [], "adapter_config.json is malformed"),
     ):
         write(copied, **original, **{name: content})

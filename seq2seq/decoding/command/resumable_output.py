@@ -28,8 +28,8 @@ from seq2seq.decoding.translator import Translator
 from seq2seq.files.locks import check_nothing
 from seq2seq.files.output_files import file_sha256, open_atomic
 from seq2seq.files.temporaries import is_temporary
-from seq2seq.files.weight_names import weight_names
-from seq2seq.pretrained.models import find_params
+from seq2seq.files.weight_names import ADAPTER_FILES, weight_names
+from seq2seq.pretrained.models import find_params, whole_model
 from seq2seq.runtime import processes
 from seq2seq.runtime.devices import is_deterministic
 from seq2seq.runtime.errors import DATA, OUTPUT, UserError
@@ -71,21 +71,25 @@ def job_fingerprint(
     digest = hashlib.sha256(json.dumps(facts, sort_keys=True).encode())
     for member in members:
         for path in model_files(*member):
-            digest.update(f"{path.relative_to(member.directory)}\n".encode())
+            is_inside = path.is_relative_to(member.directory)  # or of an adapter's base model
+            name = path.relative_to(member.directory) if is_inside else path.name
+            digest.update(f"{name}\n".encode())
             digest.update(bytes.fromhex(file_sha256(path)))
     return digest.hexdigest()
 
 
 def model_files(run: Path, checkpoint: str) -> list[Path]:
     """The files of a model, besides those of its vocabularies, that determine translations."""
-    params = find_params(run, checkpoint)
+    params, whole = find_params(run, checkpoint), whole_model(run)
     if params.is_dir():
         weights = params.rglob("*")
     else:  # a file of weights may be an index of others beside it
-        weights = (run / name for name in weight_names(path.name for path in run.iterdir()))
+        names = [path.name for path in run.iterdir()]
+        weights = (run / n for n in weight_names(names) + weight_names(names, ADAPTER_FILES))
     files = {path for path in (*weights, *run.glob("*.json")) if path.is_file()}
     records = "run.json", "best.json", "scores.json", VERSIONS
-    return sorted(files - {run / name for name in records})
+    base = [] if whole == run else model_files(whole, checkpoint)
+    return [*sorted(files - {run / name for name in records}), *base]
 
 
 def hash_of(item: Item) -> str:

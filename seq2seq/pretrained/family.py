@@ -33,8 +33,8 @@ class ModelFamily(NamedTuple):
     matches: Callable[[Path], bool]  # whether a directory belongs to the family; never raises
     params_path: Callable[[Path], Path]  # the file or directory of the parameters
     # The config and the tokenizers (source, target) of the directory, as those of a run. Checks all
-    # files as far as possible without reading the parameters or touching a device. The last argument
-    # of this function and of `load_params`, which may be absent, is an OpenWeights.
+    # files as far as possible without reading the parameters or touching a device. The last
+    # argument of this function and of `load_params`, which may be absent, is an OpenWeights.
     open: Callable[..., tuple[Config, tuple[Tokenizer, Tokenizer]]]
     # The parameters as NumPy arrays, or on the devices of a placer, the second argument if any.
     load_params: Callable[..., Any]

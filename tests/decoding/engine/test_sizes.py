@@ -126,6 +126,9 @@ def test_windows_and_chunks_follow_the_number_of_devices_lanes_and_calls():
 def test_on_a_cpu_each_core_without_a_device_of_its_own_runs_a_call():
     calls = [sizes("cpu", devices=d, cores=6).calls for d in (1, 2, 3, 4, 6, 8)]
     assert calls == [6, 3, 2, 1, 1, 1]
+    # The devices of a copy wait for each other, so two programs at once could wait forever.
+    shared = sizes("cpu", devices=4, cores=6, model_parallel=2)
+    assert (shared.copies, shared.calls, shared.batch(32)) == (2, 1, 64)
     for devices in (1, 4):
         assert sizes("gpu", devices=devices, cores=6).calls == 1
         assert sizes("tpu", devices=devices, cores=6).calls == 1

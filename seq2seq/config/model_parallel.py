@@ -1,4 +1,6 @@
-"""Checks of training.model_parallel and decoding.model_parallel."""
+"""Checks of training.model_parallel and decoding.model_parallel, and the advice to set them."""
+
+from collections.abc import Callable
 
 from seq2seq.model.config import ModelConfig
 from seq2seq.model.placement import divisors
@@ -19,3 +21,11 @@ def check_model_parallel(name: str, value: int, model: ModelConfig, devices: int
         f"{name}={value} does not divide this model among the devices of a host: expected "
         f"{' or '.join(map(str, possible))} with {sizes} and {devices} devices",
     )
+
+
+def smallest_above(
+    value: int, model: ModelConfig, devices: int, fits: Callable[[int], bool] = lambda _: True
+) -> int:
+    """The smallest number of devices above `value`, out of `devices` of a host, that can share the
+    model and with which it `fits`; 0 if there is none."""
+    return next((n for n in divisors(model, devices) if n > value and fits(n)), 0)

@@ -23,9 +23,15 @@ from seq2seq.storage.newest_step import newest_intact_step, stored_data
 from seq2seq.storage.resume_policy import check_same_data
 from seq2seq.storage.run import Run
 from seq2seq.storage.run_json import intact_facts
-from seq2seq.storage.sizes import disk_forecast, megabytes, num_bytes
+from seq2seq.storage.sizes import disk_forecast, megabytes
 from seq2seq.training.inputs import Data, encode_corpora, open_corpora, training_batches
-from seq2seq.training.memory_check import check_state, check_step, explain_failure, step_memory
+from seq2seq.training.memory_check import (
+    check_state,
+    check_step,
+    explain_failure,
+    step_memory,
+    stored_bytes,
+)
 from seq2seq.training.optimizer import make_optimizer
 from seq2seq.training.parallel import parallel_train_step, place_batch, split_rows
 from seq2seq.training.progress import announce
@@ -131,7 +137,7 @@ def log_step_memory(
     if memory:
         free = free_memory()
         run.log(
-            f"memory of a step on each device: {megabytes(num_bytes(state))} parameters and "
+            f"memory of a step on each device: {megabytes(stored_bytes(state))} parameters and "
             f"optimizer, {megabytes(memory[0])} more, of which {megabytes(memory[1])} "
             "activations and gradients; "
             + (

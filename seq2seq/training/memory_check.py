@@ -8,20 +8,23 @@ import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
+from math import prod
 from typing import Any
 
 import jax
 from jax.stages import Wrapped
 
 from seq2seq.compilation.report import total_memory
+from seq2seq.config.model_parallel import smallest_above
 from seq2seq.config.tree import Config
 from seq2seq.data.batching.packing import Batch
 from seq2seq.data.tokens.corpus_cache import deleting_damaged_stores
 from seq2seq.model.config import num_parameters
+from seq2seq.model.mesh import bytes_on_device
 from seq2seq.runtime.errors import CONFIGURATION, UserError
 from seq2seq.runtime.memory import free_memory
 from seq2seq.storage.run import Run
-from seq2seq.storage.sizes import megabytes, num_bytes
+from seq2seq.storage.sizes import megabytes
 from seq2seq.training.step import Metrics, TrainState, TrainStep
 
 # XLA's messages for out of memory, and the amount in them.
@@ -35,14 +38,19 @@ NARROW = "a lower --config.model.d_model"  # makes an RNN smaller
 
 def check_state(state: TrainState, config: Config) -> None:
     """Raise UserError(CONFIGURATION) if the shapes of a TrainState do not fit into free memory."""
+    training, free = config.training, free_memory()
 
     def message(detail: str) -> str:
-        less = (
-            "" if config.training.optimizer == "adafactor" else "training.optimizer=adafactor or "
-        )
-        return f"out of memory, {detail}: start over with {less}{smaller_model(config)}"
+        advice = []
+        if training.optimizer != "adafactor":
+            advice.append("training.optimizer=adafactor")
+        if more := more_devices(config, lambda n: bytes_on_device(state, n) <= (free or 0)):
+            advice.append(f"training.model_parallel={more}")
+        advice.append(smaller_model(config))
+        return f"out of memory, {detail}: start over with {' or '.join(advice)}"
 
-    _require_free("the parameters and the optimizer need", num_bytes(state), message)
+    needed = bytes_on_device(state, training.model_parallel)
+    _require_free("the parameters and the optimizer need", needed, message)
 
 
 def step_memory(train_step: Wrapped, state: Any, batch: Any) -> tuple[int, int] | None:
@@ -54,7 +62,14 @@ def step_memory(train_step: Wrapped, state: Any, batch: Any) -> tuple[int, int] 
     memory = train_step.lower(state, batch).compile().memory_analysis()
     if memory is None:
         return None
-    return total_memory(memory) - num_bytes(state), memory.temp_size_in_bytes
+    return total_memory(memory) - stored_bytes(state), memory.temp_size_in_bytes
+
+
+def stored_bytes(state: Any) -> int:
+    """The bytes of arrays on each of their devices."""
+    return sum(
+        prod(x.sharding.shard_shape(x.shape)) * x.dtype.itemsize for x in jax.tree.leaves(state)
+    )
 
 
 def check_step(memory: tuple[int, int] | None, config: Config) -> None:
@@ -118,20 +133,32 @@ def out_of_memory_message(detail: str, config: Config) -> str:
     result."""
     training, rows = config.training, config.rows_at_a_time
     options = []
-    if rows > jax.device_count():
+    if rows > jax.device_count() // training.model_parallel:
         options.append(f"config.training.accumulate={2 * training.accumulate}")
     if not training.loss_block and config.data.target_length > 32:
         options.append("config.training.loss_block=32")
     if not config.model.remat:
         options.append("config.model.remat=True")
+    advice = (
+        f"resume with {' or '.join(options)} (slower, the same results), or " if options else ""
+    )
+    if more := more_devices(config):
+        advice += (
+            f"resume with config.training.model_parallel={more} (results differ by rounding), or "
+        )
     return (
         f"out of memory{f', {detail}' if detail else ''}: "
         f"training.tokens_per_batch={training.tokens_per_batch} and training.accumulate="
         f"{training.accumulate} make {rows} rows of {config.data.source_length} + "
         f"{config.data.target_length} tokens at a time, over all devices; "
-        + (f"resume with {' or '.join(options)} (slower, the same results), or " if options else "")
-        + f"start over with a lower training.tokens_per_batch or {smaller_model(config)}"
+        f"{advice}start over with a lower training.tokens_per_batch or {smaller_model(config)}"
     )
+
+
+def more_devices(config: Config, fits: Callable[[int], bool] = lambda _: True) -> int:
+    """The next larger training.model_parallel that is possible and `fits`; 0 if there is none."""
+    value, devices = config.training.model_parallel, jax.local_device_count()
+    return smallest_above(value, config.model, devices, fits)
 
 
 def smaller_model(config: Config) -> str:

@@ -1,11 +1,14 @@
 """Models that several devices share: search, sampling and scores against one device."""
 
+from dataclasses import replace
 from functools import cache
 
 import jax
 import numpy as np
 import pytest
 
+from seq2seq.decoding.engine import placed_parameters
+from seq2seq.model.config import num_parameters
 from seq2seq.runtime.errors import CONFIGURATION, UserError
 from tests.support.models.random_translator import LINES, scored, translator_of
 
@@ -62,3 +65,16 @@ def test_a_number_of_devices_that_cannot_share_a_model_is_refused_with_those_tha
         assert error.value.code == CONFIGURATION
     with pytest.raises(UserError, match="lies on 2 devices; load the model with it"):
         translator(2).with_options(model_parallel=1)
+
+
+def test_parameters_that_do_not_fit_are_refused_with_the_number_of_devices_that_do(monkeypatch):
+    models = [replace(translator(1).engine.models[0].config, num_heads=4)]
+    needed = 4 * num_parameters(models[0])
+    for memory, expected in ((needed - 1, 2), (needed // 2 - 1, 4), (needed // 4 - 1, None)):
+        monkeypatch.setattr(placed_parameters, "device_memory", lambda memory=memory: memory)
+        with pytest.raises(UserError, match="set decoding.dtype=bfloat16") as error:
+            placed_parameters.check_memory(models, 1)
+        _, _, named = str(error.value).partition("decoding.model_parallel=")
+        assert named == ("" if expected is None else str(expected))
+        if expected is not None:
+            placed_parameters.check_memory(models, expected)

@@ -199,6 +199,9 @@ def test_advice_omits_options_that_are_already_set():
     config = tiny_config("x")
     config.training.accumulate, config.training.loss_block, config.model.remat = 8, 4, True
     advice = out_of_memory_message("", config)
+    assert "resume with config.training.model_parallel=2 (" in advice and "slower" not in advice
+    config.training.model_parallel = 2  # the model has two heads
+    advice = out_of_memory_message("", config)
     assert "resume with" not in advice and "start over with a lower" in advice
 
 

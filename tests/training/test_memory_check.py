@@ -100,10 +100,8 @@ def test_a_model_that_does_not_fit_is_refused_before_its_state_is_made(
     config, tmp_path, monkeypatch
 ):
     monkeypatch.setattr(memory_check, "free_memory", lambda: 5_000)
-    monkeypatch.setattr("seq2seq.training.parts.init_state", None)  # fails if it is called
-    monkeypatch.setattr(
-        "seq2seq.training.parts.partial", lambda *_: lambda params: jnp.zeros(3_000)
-    )
+    unexpected = lambda *_: pytest.fail("the state is made")  # noqa: E731
+    monkeypatch.setattr("seq2seq.training.parts.init_state", unexpected)
     with pytest.raises(UserError, match="the parameters and the optimizer need"):
         run_training(tmp_path / "run", config)
 
@@ -123,6 +121,7 @@ def test_the_memory_of_the_optimizer_is_that_of_its_state(config, monkeypatch):
         config,
         model__d_model=128,
         model__d_ff=512,
+        model__num_heads=4,
         model__source_vocab_size=1000,
         model__target_vocab_size=1000,
     )
@@ -139,7 +138,15 @@ def test_the_memory_of_the_optimizer_is_that_of_its_state(config, monkeypatch):
         with pytest.raises(UserError, match="the parameters and the optimizer need") as refused:
             memory_check.check_state(state, config)
         advice = str(refused.value).rpartition(": ")[2]
-        assert advice == "start over with training.optimizer=adafactor or a smaller model"
+        assert advice == (
+            "start over with training.optimizer=adafactor or training.model_parallel=2 or a "
+            "smaller model"
+        )
+        # With four devices for a copy even less memory is enough.
+        monkeypatch.setattr(memory_check, "free_memory", lambda: parameters)
+        with pytest.raises(UserError, match="or training.model_parallel=4 or"):
+            memory_check.check_state(state, config)
+        memory_check.check_state(state, changed(config, training__model_parallel=4))
 
 
 def test_a_dry_run_reads_all_lines(tmp_path, capsys):

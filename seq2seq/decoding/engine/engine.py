@@ -16,7 +16,6 @@ from typing import Any
 import jax
 import numpy as np
 
-from seq2seq.config.model_parallel import check_model_parallel
 from seq2seq.config.tree import DecodingConfig
 from seq2seq.decoding.engine.buckets import (
     by_bucket,
@@ -27,6 +26,7 @@ from seq2seq.decoding.engine.buckets import (
 )
 from seq2seq.decoding.engine.calls import Call, Results, read_results
 from seq2seq.decoding.engine.compilation import CompilationAhead, wait_for
+from seq2seq.decoding.engine.placed_parameters import check_divides, placers_of
 from seq2seq.decoding.engine.programs import Program, compiled, split
 from seq2seq.decoding.engine.requests import (
     limits_with_prefix,
@@ -39,7 +39,7 @@ from seq2seq.decoding.engine.sizes import Machine, Sizes, sizes_of
 from seq2seq.decoding.results import Source
 from seq2seq.decoding.search_options import search_options
 from seq2seq.model.config import ModelConfig
-from seq2seq.model.inference import inference_dtype, inference_variables, original_params
+from seq2seq.model.inference import inference_variables, original_params
 from seq2seq.model.kinds import make_model
 from seq2seq.model.mesh import Placer, local_mesh, shardings
 from seq2seq.model.platforms import choices_of
@@ -95,29 +95,14 @@ class Engine:
         return distribute(x, self.sizes.copies)
 
     def placers(self) -> list[Placer | None]:
-        """What puts the parameters of each model on the devices of its copies while they are read;
-        None: they are read as NumPy arrays, because each device has all of them.
-        UserError(CONFIGURATION) if a model cannot be divided."""
-        if self.model_parallel == 1:
-            return [None] * len(self.models)
-        self._check_model_parallel()
-        mesh = local_mesh(self.model_parallel)
-
-        def dtype(config: ModelConfig, path: Sequence[str], dtype: Any) -> Any:
-            return inference_dtype(config, path[-1], dtype)
-
-        return [Placer(mesh, partial(dtype, model.config)) for model in self.models]
-
-    def _check_model_parallel(self) -> None:
-        devices = jax.local_device_count()
-        for model in self.models:
-            check_model_parallel("model_parallel", self.model_parallel, model.config, devices)
+        """See `placers_of`."""
+        return placers_of(self.models, self.model_parallel)
 
     def use(self, *params: Any) -> None:
         """Set the parameters of each model. Nothing is compiled again. UserError as
         `check_not_forked`."""
         check_not_forked()
-        self._check_model_parallel()
+        check_divides(self.models, self.model_parallel)
         bias_in_table = choices_of(jax.default_backend()).bias_in_table
         mesh = local_mesh(self.model_parallel)
         self.variables = [

@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 
 import jax
 
+from seq2seq.config.model_parallel import smallest_above
 from seq2seq.config.tree import DecodingConfig
 from seq2seq.decoding.engine.search_memory import sentences_in
 from seq2seq.model.config import ModelConfig
@@ -67,6 +68,7 @@ class Sizes:
     compilations: int  # programs compiled at once
     cache_blocks: int  # of each layer (model/cache.py)
     copies: int  # of the models; by default one on each device
+    more_devices: int = 0  # the next larger decoding.model_parallel that is possible, if any
     pace: Pace | None = field(default=None, compare=False)  # None: full calls
     _halvings: int = field(default=0, init=False)
     _lock: Any = field(default_factory=Lock, init=False, compare=False)
@@ -127,9 +129,10 @@ class Sizes:
             return  # already halved because of another call of this size
         message = f"{lanes} sentences of up to {bucket} tokens do not fit into the device's memory"
         if self._halvings == HALVINGS or lanes == 1:
-            raise UserError(
-                CONFIGURATION, f"{message}; lower decoding.batch_size or decoding.beam_size"
-            )
+            advice = "lower decoding.batch_size or decoding.beam_size"
+            if self.more_devices:
+                advice += f", or set decoding.model_parallel={self.more_devices}"
+            raise UserError(CONFIGURATION, f"{message}; {advice}")
         self._halvings += 1
         note(f"{message}: trying half as many")
 
@@ -167,6 +170,7 @@ def sizes_of(
         compilations=choices.compilations,
         cache_blocks=choices.cache_blocks,
         copies=copies,
+        more_devices=smallest_above(options.model_parallel, models[0], machine.devices),
         pace=None if call_seconds is None else Pace(call_seconds),
     )
 

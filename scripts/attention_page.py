@@ -17,9 +17,10 @@ if __name__ == "__main__":  # a clone need not be installed
     sys.path.insert(0, str(Path(__file__).parent.parent))
 
 from seq2seq.cli.command import run_command
-from seq2seq.cli.path_flags import define_path
+from seq2seq.cli.path_flags import define_model, define_path
 from seq2seq.decoding.engine.attention_weights import Attention
 from seq2seq.files.output_files import check_outputs, open_atomic
+from seq2seq.pretrained.model_directory import model_directory
 from seq2seq.runtime.devices import prepare_jax
 from seq2seq.runtime.errors import CONFIGURATION, UserError
 from seq2seq.scripts.pages.attention_data import (
@@ -62,7 +63,7 @@ def main() -> None:
     f = flags.FLAGS
     check_flags(f)
     prepare_jax(f.compilation_cache, 1, decoding_only=True)
-    run = Path(f.workdir).expanduser().absolute()
+    run = model_directory(f.workdir, f.checkpoint).absolute()
     languages = f.source_language, f.target_language
     example = load_example(run, f.checkpoint, f.source, f.target, *languages)
     content = attention_html(f"{run.name} ({f.checkpoint})", example).encode()
@@ -74,7 +75,7 @@ def main() -> None:
 
 
 def define_flags() -> None:
-    define_path("workdir", None, "The run or directory of another project.", required=True)
+    define_model("workdir", None, "The run or model of another project.", required=True)
     flags.DEFINE_string("checkpoint", "best", "best | latest | average | a step | a named average.")
     flags.DEFINE_string("source", None, "The source sentence.", required=True)
     flags.DEFINE_string("target", None, "The target sentence; by default the model's translation.")

@@ -1,6 +1,7 @@
-"""Check a directory of transformers: what is read from it, and that it computes the same.
+"""Check a model of transformers: what is read from it, and that it computes the same.
 
     python scripts/check_model.py DIR [--input=FILE]
+DIR is a directory, a URL of object storage, or hf://OWNER/NAME[@REVISION].
 A table shows files, fields, parameters and tokenizer, and, if transformers and torch are installed,
 the token ids, logits in float32 and best hypotheses of ten sentences, compared with theirs. The
 settings of the directory apply. Exit code 4 if a check fails. The comparison needs memory for about
@@ -22,7 +23,9 @@ from seq2seq.cli.command import run_command
 from seq2seq.cli.path_flags import define_path
 from seq2seq.data.tokenizers.tokenizer import Tokenizer
 from seq2seq.decoding.stated_settings import stated_settings
+from seq2seq.files.hub import check_model_name
 from seq2seq.files.lines import text_lines
+from seq2seq.pretrained.model_directory import model_directory
 from seq2seq.pretrained.models import check_family, load_params, open_model
 from seq2seq.runtime.devices import prepare_jax
 from seq2seq.runtime.errors import CHECKPOINT, CONFIGURATION, DATA, UserError
@@ -91,7 +94,8 @@ def round_trips(tokenizers: tuple[Tokenizer, Tokenizer], texts: list[str]) -> Ou
 def main(name: str = "") -> None:
     if not name:
         raise UserError(CONFIGURATION, "the directory is missing: expected check_model.py DIR")
-    directory = Path(name).expanduser().absolute()
+    check_model_name("the model", name)
+    directory = model_directory(name).absolute()
     check_family(directory, "; scripts/checkpoints.py verify checks a run")
     path = flags.FLAGS.input
     texts = [line.strip() for line in text_lines(path)] if path else SENTENCES

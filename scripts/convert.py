@@ -17,9 +17,10 @@ if __name__ == "__main__":  # a clone need not be installed
     sys.path.insert(0, str(Path(__file__).parent.parent))
 
 from seq2seq.cli.command import refuse_flags, run_command
-from seq2seq.cli.path_flags import check_no_comma, define_path
+from seq2seq.cli.path_flags import check_no_comma, define_model, define_path
 from seq2seq.decoding.stated_settings import directory_notes
 from seq2seq.files.output_files import new_directory
+from seq2seq.pretrained.model_directory import model_directory
 from seq2seq.pretrained.models import (
     check_family,
     current_checkpoint,
@@ -74,17 +75,14 @@ def export_run(run: Path, checkpoint: str, directory: Path, model_type: str = ""
 
 def main() -> None:
     f = flags.FLAGS
-    paths = {
-        name: Path(value).expanduser().absolute()
-        for name in ("from_model", "to", "from_run", "to_model")
-        if (value := f[name].value)
-    }
-    if set(paths) == {"from_model", "to"}:
+    given = {name for name in ("from_model", "to", "from_run", "to_model") if f[name].value}
+    if given == {"from_model", "to"}:
         refuse_flags(["model_type", "checkpoint"], "with --from_model")
         check_no_comma("--to", f.to)
-        import_model(paths["from_model"], paths["to"])
-    elif set(paths) == {"from_run", "to_model"}:
-        export_run(paths["from_run"], f.checkpoint, paths["to_model"], f.model_type)
+        import_model(model_directory(f.from_model).absolute(), Path(f.to).absolute())
+    elif given == {"from_run", "to_model"}:
+        run = model_directory(f.from_run, f.checkpoint).absolute()
+        export_run(run, f.checkpoint, Path(f.to_model).absolute(), f.model_type)
     else:
         raise UserError(
             CONFIGURATION,
@@ -94,9 +92,13 @@ def main() -> None:
 
 
 def define_flags() -> None:
-    define_path("from_model", None, "The directory of transformers to import.")
+    define_model(
+        "from_model",
+        None,
+        "The model of transformers to import: a directory, a URL or hf://OWNER/NAME[@REVISION].",
+    )
     define_path("to", None, "The run directory to write.")
-    define_path("from_run", None, "The run directory to export.")
+    define_model("from_run", None, "The run to export, a directory or a URL.")
     define_path("to_model", None, "The directory of transformers to write.")
     flags.DEFINE_string(
         "model_type", "", "Of --to_model: marian, bart, t5, …; empty: the first that fits the run."

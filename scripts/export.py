@@ -34,7 +34,7 @@ if __name__ == "__main__":  # a clone need not be installed
     sys.path.insert(0, str(Path(__file__).parent.parent))
 
 from seq2seq.cli.command import run_command
-from seq2seq.cli.path_flags import define_path
+from seq2seq.cli.path_flags import define_model, define_path
 from seq2seq.config.data_config import TEMPLATES
 from seq2seq.config.tree import Config
 from seq2seq.data.tokenizers.characters import Characters
@@ -50,6 +50,7 @@ from seq2seq.decoding.translator import Translator
 from seq2seq.files.output_files import check_outputs, open_atomic
 from seq2seq.model.inference import inference_variables
 from seq2seq.model.platforms import choices_of
+from seq2seq.pretrained.model_directory import model_directory
 from seq2seq.pretrained.models import (
     current_checkpoint,
     find_params,
@@ -184,7 +185,7 @@ def zip_bytes(contents: dict[str, bytes]) -> bytes:
 
 def main() -> None:
     f = flags.FLAGS
-    run = Path(f.workdir).expanduser()
+    run = model_directory(f.workdir, f.checkpoint)
     choose = partial(current_checkpoint, run, f.checkpoint)  # the run may be still trained
     config, tokenizers = read_current(choose, partial(open_model, run))
     config = replace(config, decoding=replace(config.decoding, **options_of(f)))
@@ -253,7 +254,7 @@ def card_of(
 
 
 def define_flags() -> None:
-    define_path("workdir", None, "The run or directory of another project.", required=True)
+    define_model("workdir", None, "The run or model of another project.", required=True)
     flags.DEFINE_string("checkpoint", "best", "best | latest | average | a step | a named average.")
     define_path("to", None, "The output file.", required=True)
     flags.DEFINE_list("platforms", ["cpu"], f"Platforms to compile for: {', '.join(PLATFORMS)}.")

@@ -25,7 +25,7 @@ from seq2seq.data.tokens.corpus_cache import CorpusCache, corpus_cache, define_c
 from seq2seq.data.tokens.encoded_corpus import encode_parts
 from seq2seq.runtime.errors import CONFIGURATION, UserError
 from seq2seq.runtime.streams import note
-from seq2seq.training.vocabulary import first_tokenizers
+from seq2seq.training.vocabulary import first_tokenizers, initial_directory
 
 
 def main() -> None:
@@ -52,7 +52,7 @@ def prepare_corpus(config: Config, cache: CorpusCache) -> None:
                 f"{reader.title} is not a regular file: expected files that can be read "
                 "again; write the lines to a file",
             )
-    config, tokenizers = first_tokenizers(config, readers, cache, note)
+    config, tokenizers = first_tokenizers(config, readers, cache, note, initial_directory(config))
     pairs = encode_parts(readers, config.data, tokenizers, cache, note)
     for line in pairs.counts.report("train"):
         note(line)

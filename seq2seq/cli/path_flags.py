@@ -1,9 +1,11 @@
 """Flags of paths and URLs: a flag declares itself as a path where it is defined."""
 
 import os
+from collections.abc import Callable
 
 from absl import flags
 
+from seq2seq.files.hub import check_model_name
 from seq2seq.files.remote import check_url, is_remote
 from seq2seq.runtime.errors import CONFIGURATION, UserError
 from seq2seq.runtime.paths import check_local_path, expand_path
@@ -20,8 +22,20 @@ def define_path(
     ~ and environment variables in its value are expanded. Parsing a URL raises
     UserError(CONFIGURATION), if `remote` only one that is not supported.
     """
+    check = check_url if remote else check_local_path
+    _define(name, default, help, required, PathParser(name, check))
+
+
+def define_model(name: str, default: str | None, help: str, required: bool = False) -> None:
+    """Define a flag of a model that is loaded, or of several separated by commas: paths as those of
+    `define_path`, URLs of object storage, and names on the Hub (`files/hub.py`)."""
+    _define(name, default, help, required, PathParser(name, check_model_name))
+
+
+def _define(
+    name: str, default: str | None, help: str, required: bool, parser: "PathParser"
+) -> None:
     serializer: flags.ArgumentSerializer[str] = flags.ArgumentSerializer()
-    parser = PathParser(name, remote)
     flags.DEFINE(parser, name, default, help, serializer=serializer, required=required)
 
 
@@ -44,11 +58,11 @@ def define_local_dir() -> None:
 
 
 class PathParser(flags.ArgumentParser):
-    """Parses the value of a flag of `define_path`."""
+    """Parses the value of a flag of `define_path`. `check` is called with the flag and each URL."""
 
-    def __init__(self, flag: str, remote: bool):
+    def __init__(self, flag: str, check: Callable[[str, str], None]):
         super().__init__()
-        self._flag, self._remote = flag, remote
+        self._flag, self._check = flag, check
 
     def parse(self, argument: str) -> str:
         paths = list(map(expand_path, argument.split(",")))
@@ -59,10 +73,8 @@ class PathParser(flags.ArgumentParser):
                     f"--{self._flag}={path}: this user has no home directory; write the path "
                     "without ~",
                 )
-            if not self._remote:
-                check_local_path(f"--{self._flag}", path)
-            elif is_remote(path):
-                check_url(f"--{self._flag}", path)
+            if is_remote(path):
+                self._check(f"--{self._flag}", path)
         return ",".join(paths)
 
     def flag_type(self) -> str:

@@ -12,6 +12,7 @@ from ml_collections import config_flags
 from seq2seq.cli.path_flags import check_no_comma
 from seq2seq.config.tree import Config, has_config, load_config
 from seq2seq.files import remote
+from seq2seq.files.hub import check_model_name
 from seq2seq.files.remote import is_remote
 from seq2seq.runtime.errors import CONFIGURATION, OUTPUT, UserError
 from seq2seq.runtime.paths import expand_path, working_copy
@@ -125,8 +126,8 @@ def parsed_config(f: flags.FlagValues) -> Config:
         )
     config.validate()
     resumed = file.startswith(str(RUN_CONFIG))  # init_from is not read again
-    if is_remote(config.training.init_from) and not resumed:
-        remote.check_url("config.training.init_from", config.training.init_from)
+    if not resumed:
+        check_model_name("config.training.init_from", config.training.init_from)
     return config
 
 

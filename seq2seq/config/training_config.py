@@ -110,8 +110,8 @@ class TrainingConfig(Options):
     )
     init_from: str = option(
         "",
-        "run, or directory of another project (docs/MODELS.md), path or URL, whose best "
-        "parameters and vocabulary training starts from. "
+        "run, or directory of another project (docs/MODELS.md), a path, URL or "
+        "hf://OWNER/NAME[@REVISION], whose best parameters and vocabulary training starts from. "
         "Fields of config.model at their defaults are taken from that model, except the dropout "
         "rates, dtype, remat and attention_kernels; the tokenizer and vocabulary fields of "
         "config.data are ignored",

@@ -9,9 +9,9 @@ from seq2seq.config.data_config import TEMPLATES
 from seq2seq.config.tree import Config
 from seq2seq.data.tokenizers.tokenizer import Tokenizer
 from seq2seq.model.mesh import Placer
+from seq2seq.pretrained.model_directory import model_directory
 from seq2seq.pretrained.models import current_checkpoint, load_params, open_model
 from seq2seq.runtime.errors import CHECKPOINT, CONFIGURATION, UserError
-from seq2seq.storage.replicas.remote_model import model_directory
 from seq2seq.storage.run_files import require_finite
 
 

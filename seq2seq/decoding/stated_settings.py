@@ -6,6 +6,7 @@ from pathlib import Path
 
 from seq2seq.config.data_config import LANGUAGES, TEMPLATES, DataConfig
 from seq2seq.config.tree import Config, DecodingConfig
+from seq2seq.files.hub import name_of_snapshot
 from seq2seq.pretrained.generation import unknown_settings
 from seq2seq.pretrained.json_fields import read_json
 from seq2seq.pretrained.models import family_of, whole_model
@@ -37,7 +38,8 @@ def stated_settings(
                 settings.append(f"{name}={value!r}")
                 if new != value:
                     overridden.append(f"{name}={new!r}")
-    yield f"settings of {directory} ({family.name}): {', '.join(settings) or 'the defaults'}"
+    name = name_of_snapshot(directory) or str(directory)
+    yield f"settings of {name} ({family.name}): {', '.join(settings) or 'the defaults'}"
     if overridden:
         yield f"settings that are overridden: {', '.join(overridden)}"
     yield from directory_notes(directory, stored, source_prefix)

@@ -111,7 +111,8 @@ class Translator:
         **decoding: Any,
     ) -> "Translator":
         """Load a run directory, or an ensemble with one vocabulary (`members_of`). A URL such as
-        gs://bucket/run is downloaded to `local_dir`; empty: the user's cache directory.
+        gs://bucket/run is downloaded to `local_dir`; empty: the user's cache directory. A model of
+        the Hugging Face Hub, hf://OWNER/NAME[@REVISION], is fetched to the cache of the Hub.
 
         `weights` are those of its models, by default equal. `rules` are a caller's own search rules
         (docs/DECODING.md). With `source_pieces` the lines, with `target_pieces` translations,

@@ -55,6 +55,12 @@ def check_url(name: str, url: str) -> None:
     `name` is the flag, field or file that the message names.
     """
     scheme, _, rest = url.partition("://")
+    if scheme == "hf":
+        raise UserError(
+            CONFIGURATION,
+            f"{name}: hf:// names only models that are loaded: expected a path or a URL of object "
+            f"storage, got {url!r}",
+        )
     if SECRET.search(url):
         raise UserError(
             CONFIGURATION,

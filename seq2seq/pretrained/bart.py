@@ -25,6 +25,7 @@ from seq2seq.pretrained.tokenizer_export import (
 )
 from seq2seq.pretrained.tokenizer_files import (
     FAIRSEQ_MODEL,
+    T5_MODEL,
     load_byte_level_tokenizer,
     load_m2m_tokenizer,
     load_mbart_tokenizer,
@@ -217,6 +218,7 @@ M2M_100 = TransformersFamily(
     redundant=_redundant,
     tokenizer_classes=("M2M100Tokenizer", "NllbTokenizer"),
     tokenizer=_m2m_tokenizer,
+    vocabulary=(FAIRSEQ_MODEL, "vocab.json"),
     tokenizer_files=m2m_files,
     template=_m2m_template,
     defaults=IDS
@@ -237,6 +239,7 @@ MBART = TransformersFamily(
     redundant=_redundant,
     tokenizer_classes=("MBartTokenizer", "MBart50Tokenizer"),
     tokenizer=load_mbart_tokenizer,
+    vocabulary=(FAIRSEQ_MODEL,),
     tokenizer_files=mbart_files,
     template=_mbart_template,
     defaults=IDS | {"activation_function": "gelu", "forced_eos_token_id": 2},
@@ -251,6 +254,7 @@ BART = TransformersFamily(
     redundant=_redundant,
     tokenizer_classes=("BartTokenizer", "RobertaTokenizer"),
     tokenizer=load_byte_level_tokenizer,
+    vocabulary=("vocab.json", "merges.txt"),
     tokenizer_files=byte_level_files,
     template=_bart_template,
     defaults=IDS
@@ -266,6 +270,7 @@ PEGASUS = TransformersFamily(
     redundant=_redundant,
     tokenizer_classes=("PegasusTokenizer",),
     tokenizer=load_pegasus_tokenizer,
+    vocabulary=(T5_MODEL,),
     tokenizer_files=pegasus_files,
     template=lambda settings, directory, tokenizer: Template(),
     defaults={

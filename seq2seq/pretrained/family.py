@@ -38,6 +38,9 @@ class ModelFamily(NamedTuple):
     open: Callable[..., tuple[Config, tuple[Tokenizer, Tokenizer]]]
     # The parameters as NumPy arrays, or on the devices of a placer, the second argument if any.
     load_params: Callable[..., Any]
+    # The names of files that a directory may have and that are read, besides config.json and the
+    # weights. Only these are downloaded. Empty: such directories are refused.
+    files: tuple[str, ...] = ()
     model_type: str = ""  # what --model_type of convert.py calls it
     export: Export | None = None  # None: such directories are not written
     # The directory of the whole model, with its config: of an adapter, that of the base model.

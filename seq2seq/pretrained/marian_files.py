@@ -7,6 +7,8 @@ from seq2seq.pretrained.json_fields import JsonFields, read_bytes, read_json
 from seq2seq.pretrained.tokenizer_files import check_tokenizer_class
 from seq2seq.runtime.errors import CHECKPOINT, UserError
 
+FILES = "tokenizer_config.json", "source.spm", "target.spm", "vocab.json", "target_vocab.json"
+
 
 def load_marian_tokenizers(directory: Path) -> tuple[MarianTokenizer, MarianTokenizer]:
     """The tokenizers (source, target). UserError(CHECKPOINT) if a file is missing or damaged."""

@@ -18,7 +18,9 @@ from seq2seq.pretrained.family import Export, ModelFamily
 from seq2seq.pretrained.json_fields import read_json
 from seq2seq.pretrained.marian import load_marian, marian_config, open_marian
 from seq2seq.pretrained.marian_export import export_marian, marian_differences
+from seq2seq.pretrained.marian_files import FILES as MARIAN_FILES
 from seq2seq.pretrained.t5 import MT5, T5, UMT5
+from seq2seq.pretrained.tokenizer_files import FILES as TOKENIZER_FILES
 from seq2seq.pretrained.transformers_export import differences, export_pretrained
 from seq2seq.pretrained.transformers_family import (
     TransformersFamily,
@@ -31,6 +33,7 @@ from seq2seq.pretrained.weight_files import OpenWeights, WeightFiles, weights_pa
 from seq2seq.runtime.errors import CHECKPOINT, CONFIGURATION, UserError
 from seq2seq.storage.run_files import current_name, params_directory, read_run, restore_params
 
+GENERATION = "generation_config.json"
 Chosen = TypeVar("Chosen")
 Result = TypeVar("Result")
 
@@ -46,6 +49,7 @@ def _model_family(row: TransformersFamily) -> ModelFamily:
         params_path=weights_path,
         open=partial(open_pretrained, row),
         load_params=partial(load_pretrained, row),
+        files=(GENERATION, *TOKENIZER_FILES, *row.vocabulary),
         model_type=row.model_type,
         export=Export(partial(differences, row), partial(export_pretrained, row)),
     )
@@ -63,6 +67,7 @@ MARIAN = ModelFamily(
     params_path=weights_path,
     open=open_marian,
     load_params=_load_marian,
+    files=(GENERATION, *MARIAN_FILES),
     model_type="marian",
     export=Export(marian_differences, export_marian),
 )

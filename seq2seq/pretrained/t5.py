@@ -176,6 +176,7 @@ T5 = TransformersFamily(
     redundant=lambda config: {OLD_BIAS: None},
     tokenizer_classes=("T5Tokenizer", "MT5Tokenizer", "ByT5Tokenizer"),
     tokenizer=_tokenizer,
+    vocabulary=(T5_MODEL,),
     tokenizer_files=t5_files,
     template=_template,
     defaults={

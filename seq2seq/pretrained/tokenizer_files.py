@@ -24,6 +24,7 @@ from seq2seq.runtime.errors import CHECKPOINT, UserError
 T5_MODEL, FAIRSEQ_MODEL = "spiece.model", "sentencepiece.bpe.model"
 CONFIG, JSON, SPECIAL_MAP = "tokenizer_config.json", "tokenizer.json", "special_tokens_map.json"
 ADDED = "added_tokens.json"  # of transformers before 4.34: only the tokens that were appended
+FILES = CONFIG, JSON, SPECIAL_MAP, ADDED  # that any family may have, beside its vocabulary
 FAIRSEQ = {"<s>": 0, "<pad>": 1, "</s>": 2, "<unk>": 3}
 T5_SENTINELS, MOST_SENTINELS = 100, 1000
 PEGASUS_OFFSET = 103

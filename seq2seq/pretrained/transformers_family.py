@@ -56,6 +56,7 @@ class TransformersFamily:
     tokenizer_classes: tuple[str, ...]
     # The tokenizer of a directory whose embedding has this many rows.
     tokenizer: Callable[[Path, int], Tokenizer]
+    vocabulary: tuple[str, ...]  # the files of the vocabulary that `tokenizer` reads
     # The inverse: the contents of files by name. UserError(CHECKPOINT) for another kind of
     # tokenizer.
     tokenizer_files: Callable[[Tokenizer, DataConfig], Files]

@@ -10,8 +10,11 @@ from typing import Any
 INTERNAL, CONFIGURATION, DATA, CHECKPOINT, DIVERGED, OUTPUT = 1, 2, 3, 4, 5, 6
 
 
-# What a URL can hold besides its path: user:password@ and the query of a signed one.
-SECRETS = re.compile(r"(?<=://)[^\s,;]*@|(?<=://)([^\s,;?]*)\?[^\s,;]*")
+# What a URL can hold besides its path: user:password@ and the query of a signed one. The @ of
+# hf://OWNER/NAME@REVISION precedes a revision.
+SECRETS = re.compile(
+    r"(?<=://)(?!(?<=hf://)[\w.-]+/[\w.-]+@)[^\s,;]*@|(?<=://)([^\s,;?]*)\?[^\s,;]*"
+)
 
 
 def masked(text: str) -> str:

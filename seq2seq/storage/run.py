@@ -65,6 +65,7 @@ class Run:
         self.name = url or str(self.path)  # for messages
         self.writes = processes.is_first() and not is_dry
         self.resumed = False  # whether the directory holds a run; set by `resume_config`
+        self.init_from = ""  # what a new run starts from, with its commit; set by `find_tokenizers`
         if url and not self.writes:  # another host has another disk
             self.path = self.path.with_name(f"{self.path.name}-process-{processes.index()}")
         self.replica = Replica(url, self.path, self.log) if url else None
@@ -136,7 +137,7 @@ class Run:
             )
         check_same_data(previous, data, config)
         save_config(config, self.path / "config.json")
-        record_start(path, previous, config.training.seed, data)
+        record_start(path, previous, config.training.seed, data, self.init_from)
 
     # Log, metrics and results
 

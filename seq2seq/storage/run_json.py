@@ -20,9 +20,16 @@ from seq2seq.storage.manifest import quarantine
 LIBRARIES = ("jax", "jaxlib", "flax", "optax", "orbax-checkpoint", "numpy", "sentencepiece")
 
 
-def record_start(path: Path, previous: dict[str, Any], seed: int, data: dict[str, str]) -> None:
-    """Write run.json: the facts of this start, and the `previous` ones if the run is resumed."""
+def record_start(
+    path: Path, previous: dict[str, Any], seed: int, data: dict[str, str], init_from: str = ""
+) -> None:
+    """Write run.json: the facts of this start, and the `previous` ones if the run is resumed.
+
+    `init_from` is the model that a new run starts from, with the commit of a repository.
+    """
     facts = start_facts(seed, data)
+    if init_from:
+        facts["init_from"] = init_from
     if previous:
         resumed = [*previous.get("resumed", []), facts]
         facts = {**previous, "data": data, "resumed": resumed}

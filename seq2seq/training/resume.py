@@ -11,12 +11,13 @@ import optax
 from seq2seq.config.tree import Config, flat_values
 from seq2seq.data.batching.batches import DataPosition
 from seq2seq.model.mesh import Placer, local_mesh
+from seq2seq.pretrained.model_directory import model_directory
 from seq2seq.pretrained.models import load_params
 from seq2seq.runtime import processes
 from seq2seq.runtime.errors import CHECKPOINT, DATA, UserError
-from seq2seq.storage.replicas.remote_model import model_directory
 from seq2seq.storage.resume_policy import data_change_message
 from seq2seq.storage.run import Run
+from seq2seq.storage.run_json import intact_facts
 from seq2seq.training.inputs import Data
 from seq2seq.training.parts import TrainingParts
 from seq2seq.training.step import TrainState
@@ -46,8 +47,11 @@ def initial_params(config: Config, run: Run) -> Any:
         return None
     model_parallel = config.training.model_parallel
     placer = Placer(local_mesh(model_parallel)) if model_parallel > 1 else None
-    params = load_params(model_directory(init_from), "best", placer)
-    run.log(f"started from the parameters of {init_from}")
+    # The commit with which the run began, also if it is resumed before its first checkpoint.
+    recorded = intact_facts(run.path / "run.json").get("init_from")
+    start = str(run.init_from or recorded or init_from)
+    params = load_params(model_directory(start), "best", placer)
+    run.log(f"started from the parameters of {start}")
     return params
 
 

@@ -18,13 +18,14 @@ from seq2seq.data.tokenizers.vocabulary_sample import sample_texts
 from seq2seq.data.tokenizers.vocabulary_training import train_tokenizers
 from seq2seq.data.tokens.affixes import affixes_of
 from seq2seq.data.tokens.corpus_cache import CorpusCache
+from seq2seq.files.hub import name_of_snapshot
 from seq2seq.files.remote import is_remote
+from seq2seq.pretrained.model_directory import model_directory
 from seq2seq.pretrained.models import open_model
 from seq2seq.runtime.errors import CONFIGURATION, DATA, UserError
 from seq2seq.runtime.logs import Log, throttled
 from seq2seq.runtime.paths import expand_path
 from seq2seq.runtime.processes import is_first
-from seq2seq.storage.replicas.remote_model import model_directory
 from seq2seq.storage.run import Run
 from seq2seq.training.parameters import check_freeze
 
@@ -49,7 +50,10 @@ def find_tokenizers(
             f"training.init_from={init_from} is the run itself; choose another --workdir",
         )
     else:
-        config, tokenizers = first_tokenizers(config, readers, cache, run.log)
+        start = initial_directory(config)
+        if start is not None:
+            run.init_from = name_of_snapshot(start) or init_from
+        config, tokenizers = first_tokenizers(config, readers, cache, run.log, start)
     config = with_vocabulary(config, tokenizers)
     check_freeze(config)
     return config, tokenizers
@@ -62,16 +66,26 @@ def is_same_run(name: str, run: Run) -> bool:
     return Path(name).expanduser().resolve() == run.path.resolve()
 
 
+def initial_directory(config: Config) -> Path | None:
+    """The directory of training.init_from (`model_directory`), None without it."""
+    init_from = config.training.init_from
+    return model_directory(init_from) if init_from else None
+
+
 def first_tokenizers(
-    config: Config, readers: Sequence[PartReader], cache: CorpusCache | None, log: Log
+    config: Config,
+    readers: Sequence[PartReader],
+    cache: CorpusCache | None,
+    log: Log,
+    start: Path | None,
 ) -> tuple[Config, tuple[Tokenizer, Tokenizer]]:
-    """The config, and the tokenizers of training.init_from or of data.vocab, else new ones trained
-    on the training data.
+    """The config, and the tokenizers of training.init_from, whose directory is `start`, or of
+    data.vocab, else new ones trained on the training data.
 
     With training.init_from, the model fields that have their defaults are those of that model.
     """
-    if config.training.init_from:
-        config, tokenizers = initial_tokenizers(config)
+    if start is not None:
+        config, tokenizers = initial_tokenizers(config, start)
     elif config.data.vocab:
         tokenizers = read_own_tokenizers(config.data.vocab_files)
     else:
@@ -131,9 +145,9 @@ def check_own_vocabulary(config: Config) -> None:
         )
 
 
-def initial_tokenizers(config: Config) -> tuple[Config, tuple[Tokenizer, Tokenizer]]:
-    """The config with the model of training.init_from, and the tokenizers of that model."""
-    path = model_directory(config.training.init_from)
+def initial_tokenizers(config: Config, path: Path) -> tuple[Config, tuple[Tokenizer, Tokenizer]]:
+    """The config with the model of training.init_from, which is the one in the directory `path`,
+    and its tokenizers."""
     initial_config, tokenizers = open_model(path, "best")
     config, differences = take_model(config, initial_config)
     if differences:

@@ -12,6 +12,7 @@ from seq2seq.cli.path_flags import PathParser
 from seq2seq.config.data_config import DataConfig
 from seq2seq.data.corpora.registry import read_corpus
 from seq2seq.data.tokens.corpus_cache import corpus_cache
+from seq2seq.files.remote import check_url
 from seq2seq.runtime import paths
 from seq2seq.runtime.devices import prepare_jax, shrink_cache, usable_cores
 from seq2seq.runtime.errors import CHECKPOINT, CONFIGURATION, INTERNAL, UserError
@@ -287,7 +288,7 @@ def test_without_a_home_directory_nothing_is_cached(monkeypatch, jax_settings, c
     with pytest.raises(UserError, match="no directory for a copy of gs://b/run.*--local_dir"):
         working_copy("gs://b/run", "")
     with pytest.raises(UserError, match="--workdir=~/run: this user has no home directory"):
-        PathParser("workdir", remote=True).parse("~/run")
+        PathParser("workdir", check_url).parse("~/run")
 
 
 @pytest.mark.parametrize("exists", [True, False])

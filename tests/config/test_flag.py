@@ -21,6 +21,7 @@ from seq2seq.config.flag import (
 )
 from seq2seq.config.help import explain_config_error
 from seq2seq.config.tree import Config, flat_values, load_config, save_config
+from seq2seq.files.remote import check_url
 from seq2seq.runtime.errors import CHECKPOINT, CONFIGURATION, OUTPUT, UserError
 from seq2seq.storage.run import Run
 from tests.support.in_process import call_in_process
@@ -42,7 +43,7 @@ def run(tmp_path_factory):
 def parsed(*arguments):
     """The flags as train.py parses them, and the config that it trains with."""
     argv, values = ["train.py", *map(str, arguments)], flags.FlagValues()
-    flags.DEFINE(PathParser("workdir", remote=True), "workdir", "", "", flag_values=values)
+    flags.DEFINE(PathParser("workdir", check_url), "workdir", "", "", flag_values=values)
     define_config(argv, values)
     assert values(argv)[1:] == []
     config = parsed_config(values)

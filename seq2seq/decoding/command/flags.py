@@ -7,7 +7,7 @@ from typing import Any, get_type_hints
 from absl import flags
 
 from seq2seq.cli import connection
-from seq2seq.cli.path_flags import define_local_dir, define_path
+from seq2seq.cli.path_flags import define_local_dir, define_model, define_path
 from seq2seq.compilation.targets import define_compile_for
 from seq2seq.config.tree import DecodingConfig
 from seq2seq.data.metrics import METRIC_NAMES
@@ -24,12 +24,12 @@ def options_of(f: flags.FlagValues) -> dict[str, Any]:
 
 def define_flags() -> None:
     """Define the flags of decode.py."""
-    define_path(
+    define_model(
         "workdir",
         None,
-        "A run directory that train.py wrote, or a directory of transformers (docs/MODELS.md); a "
-        "path or a URL such as gs://bucket/run; several, separated by commas, form an ensemble.",
-        remote=True,
+        "A run directory that train.py wrote, or a directory of transformers (docs/MODELS.md): a "
+        "path, a URL such as gs://bucket/run, or hf://OWNER/NAME[@REVISION] of the Hugging Face "
+        "Hub; several, separated by commas, form an ensemble.",
     )
     define_local_dir()
     flags.DEFINE_string(

@@ -25,6 +25,7 @@ from seq2seq.decoding.command.results_folder import MARK, results_folder
 from seq2seq.decoding.ensembles import Member
 from seq2seq.decoding.results import Item
 from seq2seq.decoding.translator import Translator
+from seq2seq.files.hub import name_of_snapshot
 from seq2seq.files.locks import check_nothing
 from seq2seq.files.output_files import file_sha256, open_atomic
 from seq2seq.files.temporaries import is_temporary
@@ -49,7 +50,7 @@ def is_local(number: int, chunk: int) -> bool:
 
 
 def job_fingerprint(
-    translator: Translator, members: Iterable[Member], settings: Sequence[str]
+    translator: Translator, members: Sequence[Member], settings: Sequence[str]
 ) -> str:
     """sha256 of everything that determines the output for a line, except the line: options, models
     and their weights, vocabularies, versions of this project and of libraries, machine, device, the
@@ -67,6 +68,7 @@ def job_fingerprint(
         device.platform,
         device.device_kind,
         is_deterministic(),
+        *filter(None, (name_of_snapshot(member.directory) for member in members)),  # the commits
     ]
     digest = hashlib.sha256(json.dumps(facts, sort_keys=True).encode())
     for member in members:

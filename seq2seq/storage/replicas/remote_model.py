@@ -1,5 +1,5 @@
-"""Models by path or URL. One in object storage, a run with a checkpoint or a directory of another
-project's model family, is downloaded: what decoding reads and nothing else."""
+"""Models in object storage: of a run with a checkpoint, or a directory of another project's model
+family, what decoding reads is downloaded and nothing else."""
 
 import json
 import shutil
@@ -23,13 +23,6 @@ VERSIONS = ".objects.json"  # in the local copy: name → version of the object 
 PARTS = "params", "ema"  # of a checkpoint
 # Of the files beside checkpoints, those that a model consists of, besides weights.
 NEEDED = {".json", ".model", ".spm", ".vocab", ".txt"}
-
-
-def model_directory(name: str, checkpoint: str = "best", local_dir: str = "") -> Path:
-    """The directory of a model that is named by a path or a URL (`local_model`)."""
-    if remote.is_remote(name):
-        return local_model(name, checkpoint, local_dir)
-    return Path(name).expanduser()
 
 
 def local_model(url: str, checkpoint: str, local_dir: str) -> Path:

@@ -8,13 +8,14 @@ import numpy as np
 import pytest
 
 from seq2seq.files import remote
+from seq2seq.pretrained.model_directory import model_directory
 from seq2seq.pretrained.models import load_params, open_model
 from seq2seq.runtime.errors import CHECKPOINT, UserError
 from seq2seq.runtime.paths import working_copy
 from seq2seq.storage.manifest import write_manifest
 from seq2seq.storage.replicas import remote_model as module
-from seq2seq.storage.replicas.remote_model import _download_files, local_model, model_directory
-from seq2seq.training.vocabulary import initial_tokenizers, is_same_run
+from seq2seq.storage.replicas.remote_model import _download_files, local_model
+from seq2seq.training.vocabulary import initial_directory, initial_tokenizers, is_same_run
 from tests.support.tiny import tiny_config, write_run
 
 
@@ -129,7 +130,7 @@ def test_training_starts_from_a_model_in_object_storage(run, storage, tmp_path, 
     config = tiny_config("tsv:nowhere")
     config.training.init_from = f"{storage.url}/run"
     config.validate()
-    _, tokenizers = initial_tokenizers(config)
+    _, tokenizers = initial_tokenizers(config, initial_directory(config))
     assert tokenizers[0].size == open_model(run, "best")[1][0].size
 
 

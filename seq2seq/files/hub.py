@@ -1,0 +1,149 @@
+"""Repositories of the Hugging Face Hub, named hf://OWNER/NAME[@REVISION], through huggingface_hub.
+
+The extra [hub] installs it. Its environment variables apply, such as HF_HOME, HF_TOKEN, HF_ENDPOINT
+and HF_HUB_OFFLINE. Files lie in its cache, models--OWNER--NAME/snapshots/COMMIT, and are downloaded
+once. Only what a name asks for causes a request.
+"""
+
+import os
+import re
+import sys
+from functools import partial
+from glob import escape
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+from seq2seq.files.remote import check_url, is_remote
+from seq2seq.runtime.errors import CHECKPOINT, CONFIGURATION, UserError
+
+SCHEME = "hf://"
+NAME = re.compile(r"hf://(?P<repository>[\w.-]+/[\w.-]+)(?:@(?P<revision>[^\s@?#]+))?")
+COMMIT = "[0-9a-f]{40}"
+SNAPSHOT = re.compile(rf".*/models--([\w.-]+?)--([\w.-]+)/snapshots/({COMMIT})")
+LARGE = 1 << 24  # bytes of a file from which on the progress of a download is shown
+
+
+def is_hub_name(name: str) -> bool:
+    """Whether `name` is that of a repository of the Hub."""
+    return name.startswith(SCHEME)
+
+
+def check_model_name(name: str, model: str) -> None:
+    """UserError(CONFIGURATION) for the name of a model that is malformed or needs a package that is
+    not installed. `name` is the flag or field that the message names."""
+    if not is_hub_name(model):
+        if is_remote(model):
+            check_url(name, model)
+        return
+    if not NAME.fullmatch(model):
+        raise UserError(
+            CONFIGURATION,
+            f"{name} is malformed: expected hf://OWNER/NAME or hf://OWNER/NAME@REVISION, got "
+            f"{model!r}",
+        )
+    if find_spec("huggingface_hub") is None:
+        raise UserError(
+            CONFIGURATION,
+            f"{name}: hf:// needs huggingface_hub, which is not installed: pip install -e '.[hub]'",
+        )
+
+
+def name_of_snapshot(directory: Path) -> str:
+    """hf://OWNER/NAME@COMMIT of a directory in the cache, "" for any other directory."""
+    match = SNAPSHOT.fullmatch(directory.as_posix())
+    return f"{SCHEME}{match[1]}/{match[2]}@{match[3]}" if match else ""
+
+
+class Repository:
+    """The files of a repository at one commit.
+
+    The commit is that of the name's revision when the first file is fetched. If the Hub cannot be
+    reached, it is the one that was fetched last. UserError(CHECKPOINT) if a file can neither be
+    fetched nor is in the cache.
+    """
+
+    def __init__(self, name: str, *files: str):
+        """Finds the commit, and fetches these files of it."""
+        check_model_name(name, name)
+        match = NAME.fullmatch(name)
+        assert match
+        self.name = name
+        self._repository, self._revision = match["repository"], match["revision"] or "main"
+        self.directory = self._snapshot(files)
+        self._revision = self.directory.name
+        self.sizes = self._listing()
+
+    def fetch(self, *files: str) -> None:
+        """Download these files, of those that the repository has, unless they are in the cache."""
+        if existing := [file for file in files if file in self.sizes]:
+            self._snapshot(existing, max(map(self.sizes.__getitem__, existing)) >= LARGE)
+
+    def _snapshot(self, files: "list[str] | tuple[str, ...]", with_progress: bool = False) -> Path:
+        """The directory of the commit, which has these files."""
+        os.environ.setdefault("HF_HUB_DISABLE_TELEMETRY", "1")  # read when it is imported
+        from huggingface_hub import snapshot_download
+        from huggingface_hub.utils import tqdm
+
+        is_shown = with_progress and sys.stderr is not None and sys.stderr.isatty()
+        bars: Any = tqdm if is_shown else partial(tqdm, disable=True)
+        try:
+            return Path(
+                snapshot_download(
+                    self._repository,
+                    revision=self._revision,
+                    allow_patterns=[*map(escape, files)],
+                    tqdm_class=bars,
+                )
+            )
+        except Exception as error:  # noqa: BLE001 – of several HTTP libraries
+            raise UserError(CHECKPOINT, self._reason(error)) from error
+
+    def _listing(self) -> dict[str, int]:
+        """The sizes of the files of the commit, without a request."""
+        from huggingface_hub import get_cached_repo_tree
+        from huggingface_hub.errors import CachedRepoTreeNotFoundError
+
+        try:
+            files = get_cached_repo_tree(self._repository, revision=self._revision)
+            return {file.path: file.size for file in files}
+        except CachedRepoTreeNotFoundError:  # offline, and another program has filled the cache
+            return {file.name: 0 for file in self.directory.iterdir()}
+
+    def _reason(self, error: Exception) -> str:
+        """What is wrong and what to do, in one line."""
+        from huggingface_hub import constants, errors
+
+        status = getattr(getattr(error, "response", None), "status_code", None)
+        if isinstance(error, errors.GatedRepoError) or status == 403:
+            return (
+                f"{self.name} is gated or private: expected the token of a user with access; ask "
+                f"for access at {constants.ENDPOINT}/{self._repository}, and log in with hf auth "
+                "login or set HF_TOKEN"
+            )
+        if isinstance(error, errors.RepositoryNotFoundError) or status == 401:
+            return (
+                f"{self.name} does not exist or is private: expected the name of a repository of "
+                f"{constants.ENDPOINT}; correct it, or log in with hf auth login or set HF_TOKEN"
+            )
+        if isinstance(error, errors.RevisionNotFoundError):
+            return (
+                f"{self.name}: the revision {self._revision} does not exist: expected a branch, a "
+                "tag, a commit or refs/pr/NUMBER of the repository"
+            )
+        cause, why = error.__cause__ or error, "the Hub cannot be reached"
+        if constants.is_offline_mode():
+            why = "HF_HUB_OFFLINE is set"
+        elif isinstance(error, errors.LocalEntryNotFoundError):
+            why += f" ({type(cause).__name__}: {cause})"
+        else:
+            return f"{self.name} cannot be fetched: {_one_line(error)}"
+        return _one_line(
+            f"{self.name} is not or not completely in the cache {constants.HF_HUB_CACHE}, and "
+            f"{why}: expected a connection to {constants.ENDPOINT}; connect, or copy the cache"
+        )
+
+
+def _one_line(error: Exception | str) -> str:
+    text = error if isinstance(error, str) else f"{type(error).__name__}: {error}"
+    return " ".join(text.split())[:400]

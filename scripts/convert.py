@@ -3,13 +3,15 @@ training can start from, or a run to such a directory.
 
     python scripts/convert.py --from_model=opus-mt-en-de --to=runs/en_de
     python scripts/convert.py --from_run=runs/mine --to_model=DIR [--checkpoint=best]
-decode.py translates with either without conversion. An error names what cannot be converted.
+decode.py translates with either without conversion. A written directory has a model card with the
+scores of the run, README.md. An error names what cannot be converted.
 """
 
 import sys
 from functools import partial
 from pathlib import Path
 from shlex import quote
+from typing import Any
 
 from absl import flags
 
@@ -19,7 +21,8 @@ if __name__ == "__main__":  # a clone need not be installed
 from seq2seq.cli.command import refuse_flags, run_command
 from seq2seq.cli.path_flags import check_no_comma, define_model, define_path
 from seq2seq.decoding.stated_settings import directory_notes
-from seq2seq.files.output_files import new_directory
+from seq2seq.files.output_files import new_directory, write_atomic
+from seq2seq.pretrained.model_card import model_card
 from seq2seq.pretrained.model_directory import model_directory
 from seq2seq.pretrained.models import (
     check_family,
@@ -61,16 +64,24 @@ def import_model(directory: Path, run: Path) -> None:
 
 
 def export_run(run: Path, checkpoint: str, directory: Path, model_type: str = "") -> None:
-    """Write a checkpoint of a run as a directory of transformers."""
+    """Write a checkpoint of a run as a directory of transformers, with a model card."""
     choose = partial(current_checkpoint, run, checkpoint)  # the run may be still trained
     config, tokenizers = read_current(choose, partial(open_model, run))
     export = export_of(config.model, run, model_type)
     check_new(directory)
     with new_directory(directory) as new:
         prepare_jax("off", 1)
-        load = partial(read_current, choose, partial(load_params, run))
+        written = ""
+
+        def load() -> Any:
+            nonlocal written
+            written, params = read_current(choose, lambda name: (name, load_params(run, name)))
+            return params
+
         for line in export.write(config, tokenizers, load, new):
             print(line, file=sys.stderr)
+        card = model_card(new, directory.name, config, run, written)
+        write_atomic(new / "README.md", card)
 
 
 def main() -> None:

@@ -7,7 +7,8 @@ once. Only what a name asks for causes a request.
 
 import os
 import re
-import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import partial
 from glob import escape
 from importlib.util import find_spec
@@ -21,7 +22,6 @@ SCHEME = "hf://"
 NAME = re.compile(r"hf://(?P<repository>[\w.-]+/[\w.-]+)(?:@(?P<revision>[^\s@?#]+))?")
 COMMIT = "[0-9a-f]{40}"
 SNAPSHOT = re.compile(rf".*/models--([\w.-]+?)--([\w.-]+)/snapshots/({COMMIT})")
-LARGE = 1 << 24  # bytes of a file from which on the progress of a download is shown
 
 
 def is_hub_name(name: str) -> bool:
@@ -64,38 +64,42 @@ class Repository:
     """
 
     def __init__(self, name: str, *files: str):
-        """Finds the commit, and fetches these files of it."""
+        """Finds the commit, and fetches these small files of it."""
         check_model_name(name, name)
         match = NAME.fullmatch(name)
         assert match
         self.name = name
         self._repository, self._revision = match["repository"], match["revision"] or "main"
-        self.directory = self._snapshot(files)
+        os.environ.setdefault("HF_HUB_DISABLE_TELEMETRY", "1")  # read when it is imported
+        from huggingface_hub import snapshot_download
+        from huggingface_hub.utils import tqdm
+
+        no_bars: Any = partial(tqdm, disable=True)
+        with self._one_line_errors():
+            directory = snapshot_download(
+                self._repository,
+                revision=self._revision,
+                allow_patterns=[*map(escape, files)],
+                tqdm_class=no_bars,
+            )
+        self.directory = Path(directory)
         self._revision = self.directory.name
         self.sizes = self._listing()
 
     def fetch(self, *files: str) -> None:
         """Download these files, of those that the repository has, unless they are in the cache."""
-        if existing := [file for file in files if file in self.sizes]:
-            self._snapshot(existing, max(map(self.sizes.__getitem__, existing)) >= LARGE)
+        from huggingface_hub import hf_hub_download
 
-    def _snapshot(self, files: "list[str] | tuple[str, ...]", with_progress: bool = False) -> Path:
-        """The directory of the commit, which has these files."""
-        os.environ.setdefault("HF_HUB_DISABLE_TELEMETRY", "1")  # read when it is imported
-        from huggingface_hub import snapshot_download
-        from huggingface_hub.utils import tqdm
+        # One after the other: a signal would not end the threads of snapshot_download.
+        for file in files:
+            if file in self.sizes:
+                with self._one_line_errors():
+                    hf_hub_download(self._repository, file, revision=self._revision)
 
-        is_shown = with_progress and sys.stderr is not None and sys.stderr.isatty()
-        bars: Any = tqdm if is_shown else partial(tqdm, disable=True)
+    @contextmanager
+    def _one_line_errors(self) -> Iterator[None]:
         try:
-            return Path(
-                snapshot_download(
-                    self._repository,
-                    revision=self._revision,
-                    allow_patterns=[*map(escape, files)],
-                    tqdm_class=bars,
-                )
-            )
+            yield
         except Exception as error:  # noqa: BLE001 – of several HTTP libraries
             raise UserError(CHECKPOINT, self._reason(error)) from error
 

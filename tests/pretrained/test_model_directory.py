@@ -5,6 +5,7 @@ import os
 import socket
 import subprocess
 import sys
+import threading
 import time
 
 import jax
@@ -28,6 +29,7 @@ from tests.support.hub_server import commit_of, running_hub
 from tests.support.models.tiny_marian import write_marian
 from tests.support.models.tiny_pretrained import write_fairseq, write_t5
 
+file_download = pytest.importorskip("huggingface_hub.file_download")
 constants = pytest.importorskip("huggingface_hub.constants")
 
 OTHERS = (
@@ -144,7 +146,17 @@ def test_a_connection_that_is_cut_is_continued(hub, models, monkeypatch):
     hub.cut["model.safetensors"] = size // 2
     monkeypatch.setattr(constants, "DOWNLOAD_CHUNK_SIZE", size // 4)  # what is written at once
     monkeypatch.setattr(time, "sleep", lambda seconds: None)  # before the next attempt
+    threads, get = [], file_download.http_get
+    monkeypatch.setattr(
+        file_download,
+        "http_get",
+        lambda url, *rest, **options: (
+            threads.append((url, threading.current_thread())) or get(url, *rest, **options)
+        ),
+    )
     directory = model_directory("hf://o/n")
+    # A signal ends a download in the main thread only.
+    assert {t for url, t in threads if "config" not in url} == {threading.main_thread()}
     assert hub.fetched().count("model.safetensors") == 2
     assert [h["range"] for h in hub.headers if "range" in h] == [f"bytes={size // 2}-"]
     assert equal(load_params(directory, "best"), load_params(models["marian"], "best"))

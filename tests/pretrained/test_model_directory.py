@@ -192,6 +192,10 @@ def test_what_cannot_be_fetched_is_refused_in_one_line(hub, models, tmp_path):
     (tmp_path / "h5" / "config.json").write_bytes((models["t5"] / "config.json").read_bytes())
     (tmp_path / "h5" / "tf_model.h5").write_bytes(bytes(1 << 20))
     hub.add("o/h5", tmp_path / "h5")
+    (tmp_path / "adapter").mkdir()
+    for file, content in (("config.json", "{}"), ("model.safetensors", "never fetched")):
+        (tmp_path / "adapter" / f"adapter_{file}").write_text(content)
+    hub.add("o/adapter", tmp_path / "adapter")
     hub.requests.clear()
     for name, code, message in (
         ("hf://o/x", CHECKPOINT, "hf://o/x does not exist or is private: expected .*; correct it"),
@@ -201,6 +205,7 @@ def test_what_cannot_be_fetched_is_refused_in_one_line(hub, models, tmp_path):
         ("hf://o/gated", CHECKPOINT, "hf://o/gated is gated .*: expected the token .* HF_TOKEN"),
         ("hf://o/gpt2", CHECKPOINT, "model_type='gpt2' is not supported: expected marian"),
         ("hf://o/run", CHECKPOINT, "is not a directory of transformers: expected a config.json"),
+        ("hf://o/adapter", CHECKPOINT, "adapter_config.json"),
         ("hf://o/h5", CHECKPOINT, "hf://o/h5 has no weights .*: expected .*, got tf_model.h5; "),
         ("hf://n", CONFIGURATION, "hf://n is malformed: expected hf://OWNER/NAME or"),
         ("hf://o/n@", CONFIGURATION, "is malformed: expected hf://OWNER/NAME or"),
@@ -210,7 +215,7 @@ def test_what_cannot_be_fetched_is_refused_in_one_line(hub, models, tmp_path):
         with pytest.raises(UserError, match=message) as caught:
             open_model(model_directory(name), "best")
         assert caught.value.code == code and "\n" not in str(caught.value)
-    assert set(hub.fetched()) == {"config.json"}
+    assert set(hub.fetched()) == {"config.json", "adapter_config.json"}
 
 
 def test_without_the_extra_and_for_other_files_a_name_is_refused(monkeypatch):

@@ -55,6 +55,26 @@ def name_of_snapshot(directory: Path) -> str:
     return f"{SCHEME}{match[1]}/{match[2]}@{match[3]}" if match else ""
 
 
+def cached_snapshot(name: str) -> Path | None:
+    """The directory of the commit of a name that was fetched last; None if there is none. Makes no
+    request."""
+    match = NAME.fullmatch(name)
+    if match is None or find_spec("huggingface_hub") is None:
+        return None
+    from huggingface_hub import snapshot_download
+    from huggingface_hub.errors import LocalEntryNotFoundError
+
+    repository, revision = match["repository"], match["revision"]
+    try:
+        return Path(
+            snapshot_download(
+                repository, revision=revision, local_files_only=True, allow_patterns=[]
+            )
+        )
+    except LocalEntryNotFoundError:
+        return None
+
+
 class Repository:
     """The files of a repository at one commit.
 

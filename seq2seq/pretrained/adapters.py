@@ -18,6 +18,7 @@ import numpy as np
 
 from seq2seq.config.tree import Config
 from seq2seq.data.tokenizers.tokenizer import Tokenizer
+from seq2seq.files.hub import NAME, SCHEME, cached_snapshot, name_of_snapshot
 from seq2seq.files.weight_names import ADAPTER_FILES
 from seq2seq.model.mesh import Placer
 from seq2seq.pretrained.family import ModelFamily
@@ -25,7 +26,7 @@ from seq2seq.pretrained.json_fields import JsonFields, read_json
 from seq2seq.pretrained.weight_files import OpenWeights, WeightFiles, weights_path
 from seq2seq.runtime.errors import CHECKPOINT, UserError
 
-SETTINGS = "adapter_config.json"
+SETTINGS, BASE = "adapter_config.json", "base_model_name_or_path"
 TENSOR = re.compile(r"base_model\.model\.(.+)\.lora_([AB])\.weight")
 # Modules of which a file may have copies under other names.
 TABLES = "shared", "embed_tokens", "embed_positions", "relative_attention_bias", "lm_head"
@@ -148,13 +149,25 @@ def _of_module(fields: JsonFields, pattern: str, module: str, default: str) -> A
     return fields[default]
 
 
+def base_on_hub(adapter: Path) -> str:
+    """hf://OWNER/NAME[@REVISION] of the base model, if the adapter was fetched from the Hub and
+    names a repository; otherwise empty. UserError(CHECKPOINT) if it cannot be merged."""
+    fields = _fields(adapter)
+    revision = fields.get("revision")
+    name = f"{SCHEME}{fields.get(BASE)}" + (f"@{revision}" if revision else "")
+    return name if name_of_snapshot(adapter) and NAME.fullmatch(name) else ""
+
+
 def base_directory(adapter: Path) -> Path:
-    """The directory of an adapter's base model: a path, absolute or relative to the adapter.
+    """The directory of an adapter's base model: a path, absolute or relative to the adapter, or of
+    an adapter from the Hub a repository in the cache (`base_on_hub`).
 
     UserError(CHECKPOINT) if there is no such directory, or if the adapter cannot be merged.
     """
-    fields, field = _fields(adapter), "base_model_name_or_path"
+    fields, field = _fields(adapter), BASE
     name = fields.get(field)
+    if directory := cached_snapshot(base_on_hub(adapter)):
+        return directory
     if not isinstance(name, str) or not name or not isdir(adapter / name):
         fields.refuse(
             field,

@@ -23,11 +23,13 @@ from seq2seq.storage.run import Run
 from seq2seq.train import prepare_data
 from seq2seq.training.resume import initial_params
 from tests.decoding.command.test_resumable_output import fingerprint_of
+from tests.pretrained.test_adapters import MARIAN
 from tests.pretrained.test_convert import ROOT, call, fine_tuning
 from tests.pretrained.test_weight_files import sharded
+from tests.support.adapters import write_adapter
 from tests.support.hub_server import commit_of, running_hub
 from tests.support.models.tiny_marian import write_marian
-from tests.support.models.tiny_pretrained import write_fairseq, write_t5
+from tests.support.models.tiny_pretrained import change_json, write_fairseq, write_t5
 
 file_download = pytest.importorskip("huggingface_hub.file_download")
 constants = pytest.importorskip("huggingface_hub.constants")
@@ -120,6 +122,27 @@ def test_what_the_family_reads_is_fetched_once_and_nothing_else(hub, models):
         assert hub.requests == [f"GET /api/models/o/{family}/revision/main"]
         hub.requests.clear()
         assert model_directory(f"{name}@{commit}") == directory and not hub.requests
+
+
+def test_the_base_model_of_an_adapter_is_fetched_once(hub, models, tmp_path):
+    hub.add("o/base", models["marian"])
+    local, adapter = tmp_path / "local", tmp_path / "adapter"
+    write_adapter(local, models["marian"], MARIAN)
+    write_adapter(adapter, models["marian"], MARIAN, base_model_name_or_path="o/base")
+    (adapter / "optimizer.pt").write_bytes(b"not read")
+    commit = hub.add("o/adapter", adapter, 3)
+    directory = model_directory("hf://o/adapter")
+    of_adapter = ["adapter_config.json", "adapter_model.safetensors"]
+    of_base = ["config.json", "model.safetensors", *TOKENIZER["marian"]]
+    assert hub.fetched() == sorted(of_adapter + of_base) and directory.name == commit
+    assert open_model(directory, "best")[0] == open_model(local, "best")[0]
+    assert equal(load_params(directory, "best"), load_params(local, "best"))
+    assert model_directory("hf://o/adapter") == directory
+    assert hub.requests == ["GET /api/models/o/adapter/revision/main"]
+    hub.add("o/itself", adapter, 4)
+    change_json(adapter / "adapter_config.json", base_model_name_or_path="o/itself")
+    with pytest.raises(UserError, match="the base model .* is not supported"):
+        open_model(model_directory("hf://o/itself"), "best")
 
 
 def test_the_weights_of_a_revision_are_those_of_its_commit(hub, models, tmp_path):

@@ -100,6 +100,8 @@ def check_export_flags(
             )
     if config.decoding.samples:
         raise UserError(CONFIGURATION, "sampling cannot be exported; give --samples=0")
+    if config.decoding.mbr:
+        raise UserError(CONFIGURATION, "decoding.mbr cannot be exported; give --mbr=")
     if not find_spec("flatbuffers"):
         raise UserError(CONFIGURATION, "export needs flatbuffers; pip install -e '.[export]'")
 

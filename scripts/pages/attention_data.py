@@ -92,6 +92,7 @@ def load_example(
         target_language=target_language,
         nbest=1,
         samples=0,
+        mbr="",
     )
     attention = translator.attention(source, target)
     # Of each side alone, with the tokens around its text.

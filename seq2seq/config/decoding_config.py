@@ -10,6 +10,9 @@ MAX_HYPOTHESES = 2**16  # of a sentence, and sentences of a batch
 FLOAT32_MAXIMUM = 1e38  # of numbers that are placed on devices
 MAX_ALPHA = 4  # lengths are below 2^31, and (2^31)^4 = 2^124 is within float32
 
+# The metrics whose sentence scores are utilities.
+UTILITIES = "chrf", "chrf++", "bleu", "bleu:zh", "bleu:ja-mecab", "bleu:ko-mecab", "bleu:char"
+
 
 @dataclass(unsafe_hash=True)
 class DecodingConfig(Options):
@@ -133,6 +136,12 @@ class DecodingConfig(Options):
         maximum=1,
     )
     seed: int = option(0, "seed of sampling", minimum=0, below=INT32_LIMIT)
+    mbr: str = option(
+        "",
+        "return the sample or hypothesis with the highest expected utility, its mean score with "
+        "the others as references; empty: all of them",
+        choices=("", *UTILITIES),
+    )
     clean_source: bool = option(
         True,
         "characters of a source that the vocabulary does not have are replaced: ﬁ by fi, white "
@@ -161,7 +170,7 @@ class DecodingConfig(Options):
     @property
     def hypotheses(self) -> int:
         """Translations returned for each sentence."""
-        return self.samples or self.nbest
+        return 1 if self.mbr else self.samples or self.nbest
 
     def check_rules(self) -> None:
         """The rules that concern several fields. Raises ValueError."""
@@ -169,6 +178,12 @@ class DecodingConfig(Options):
             raise ValueError(
                 "decoding.nbest must be at most decoding.beam_size, got "
                 f"{self.nbest} > {self.beam_size}"
+            )
+        candidates = self.samples or self.nbest
+        if self.mbr and candidates < 2:
+            raise ValueError(
+                f"decoding.mbr={self.mbr} chooses among several translations: expected "
+                f"decoding.samples or decoding.nbest above 1, got {candidates}; add --samples=64"
             )
         if self.horizon and self.stop != "exact":
             raise ValueError(

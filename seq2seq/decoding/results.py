@@ -118,6 +118,7 @@ class Hypothesis(NamedTuple):
     length: int = 0  # tokens, with the end token
     ids: Sequence[int] = ()  # without the end token
     scored: Scored | None = None  # the teacher-forced pass over `ids`, if it was requested
+    utility: float | None = None  # expected, of the one that decoding.mbr has chosen
 
 
 class Translation(NamedTuple):

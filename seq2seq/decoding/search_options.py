@@ -77,6 +77,7 @@ OPTIONS: dict[str, OptionMeaning] = {
     "top_k": OptionMeaning((SAMPLING,)),
     "top_p": OptionMeaning((SAMPLING,)),
     "seed": OptionMeaning((SAMPLING,)),
+    "mbr": OptionMeaning(SEARCHES),  # empty for an exported file
     "clean_source": OptionMeaning((*SEARCHES, SCORE, ALIGN)),
     "batch_size": OptionMeaning((*SEARCHES, SCORE, ALIGN)),
     "dtype": OptionMeaning((*SEARCHES, SCORE, ALIGN)),

@@ -15,6 +15,7 @@ import numpy as np
 
 from seq2seq.config.data_config import DataConfig
 from seq2seq.config.tree import DecodingConfig
+from seq2seq.data.metrics import METRICS
 from seq2seq.data.tokenizers.characters import characters_of
 from seq2seq.data.tokenizers.piece_tokenizer import PieceTokenizer, tokenizers_for_pieces
 from seq2seq.data.tokenizers.tokenizer import Tokenizer, ids_without_piece
@@ -23,6 +24,7 @@ from seq2seq.decoding.engine.engine import Engine
 from seq2seq.decoding.engine.teacher_forcing import TeacherForcing
 from seq2seq.decoding.ensembles import Member, members_of, normalized_weights, open_ensemble
 from seq2seq.decoding.languages import LineAffixes, with_languages
+from seq2seq.decoding.mbr import mbr_hypothesis
 from seq2seq.decoding.results import (
     Hypothesis,
     Item,
@@ -83,6 +85,8 @@ class Translator:
             models = [replace(model, start_id=start) for model in models]
         self._models, self.decoding, self.weights, self.rules = models, decoding, weights, rules
         self._control = control
+        if decoding.mbr:
+            METRICS[decoding.mbr].check()  # the package of its tokenizer may be missing
         end_id, vocab = models[0].end_id, models[0].target_vocab_size
         ids = option_ids(decoding, self.target_tokenizer, end_id)
         ids["suppress"] += tuple(ids_without_piece(self.target_tokenizer, vocab))
@@ -290,6 +294,8 @@ class Translator:
                 translations = feed.take_blank()
                 sources = [source for source, _ in results]
                 nbest_lists = [self._with_texts(hypotheses) for _, hypotheses in results]
+                if utility := self.decoding.mbr:
+                    nbest_lists = [[mbr_hypothesis(nbest, utility)] for nbest in nbest_lists]
                 if annotate:
                     nbest_lists = self.forcing.annotated(sources, nbest_lists)
                 for source, nbest in zip(sources, nbest_lists, strict=True):

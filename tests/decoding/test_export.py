@@ -419,6 +419,7 @@ BAD = {
     "--platforms=cpu,gpu": (2, "cpu, cuda, rocm, tpu, got 'cpu,gpu'"),
     "--buckets=16,33": (2, "from 2 to 32, got '16,33'"),
     "--samples=2": (2, "sampling cannot be exported"),
+    "--mbr=chrf --nbest=2": (2, "decoding.mbr cannot be exported"),
     "--top_k=2": (2, "--top_k has no effect on an exported file"),
     "--beam_size=0": (2, "decoding.beam_size must be at least 1"),
     "--workdir={d}/words": (
@@ -441,7 +442,7 @@ def test_an_unsupported_export_is_one_line_before_any_device_is_used(flag, train
     if "codes" in flag and not (trained / "codes").exists():
         write_multilingual_run(trained / "codes", target_begin="{target}")
     expected_code, part = BAD[flag]
-    given = [flag.format(d=trained)]
+    given = flag.format(d=trained).split()
     flags = with_defaults(given, workdir=trained / "run", to=trained / "b.zip")
     code, out, err, _ = call_in_process(export_command, *flags, devices=False)
     assert (code, out, len(err)) == (expected_code, "", 1), err

@@ -33,7 +33,14 @@ CHOICE = (
     SEARCH
     | DRAW
     | LENGTHS
-    | {"max_extra_length", "no_repeat_ngram", "suppress_first", "forbid_sequences", "samples"}
+    | {
+        "max_extra_length",
+        "no_repeat_ngram",
+        "suppress_first",
+        "forbid_sequences",
+        "samples",
+        "mbr",
+    }
 )
 SCORES = {"alpha", "power_penalty", "repetition_penalty", "suppress", "renormalize", "forced_end"}
 WITHOUT_EFFECT = {
@@ -90,6 +97,8 @@ REFUSED = {
     "power_penalty must be true or false, got 'no'": dict(power_penalty="no"),
     "suppress must be a string, got None": dict(suppress=None),
     "min_length must be at most decoding.max_length, got 9 > 5": dict(min_length=9, max_length=5),
+    "samples or decoding.nbest above 1, got 1; add --samples": dict(mbr="bleu", nbest=1),
+    "mbr must be one of chrf, .*, got 'ter'": dict(mbr="ter", samples=4),
     "horizon must be 0 with decoding.stop=now": dict(horizon=1, stop="now"),
     "stop must be one of exact, bound, full, now, got 'never'": dict(stop="never"),
     "min_length_ratio must be at most": dict(min_length_ratio=1.5, max_length_ratio=1.2),

@@ -165,6 +165,8 @@ class Jsonl(Format):
             for hypothesis in translation.hypotheses
         ]
         fields = objects[0] | line_fields(translation)
+        if (utility := translation.hypotheses[0].utility) is not None:
+            fields["utility"] = utility
         if scored := translation.hypotheses[0].scored:
             fields["source_tokens"] = scored.source_tokens
         if nbest:

@@ -15,6 +15,7 @@ from jax.sharding import PartitionSpec as P
 
 from seq2seq.model.encoder_decoder import EncoderDecoder
 from seq2seq.model.mesh import AXIS, local_mesh
+from seq2seq.model.placement import MODEL
 from seq2seq.model.search.arguments import SearchOptions
 from seq2seq.model.search.hypotheses import Hypotheses
 from seq2seq.model.search.translate import Request, translate
@@ -83,6 +84,7 @@ def on_copies(
     mapped = jax.shard_map(
         run, mesh=mesh, in_specs=specs, out_specs=P(AXIS), axis_names={AXIS}, check_vma=False
     )
-    # None: where the argument lies; parameters may be divided.
-    placed = tuple(None if axis is None else NamedSharding(mesh, P(AXIS)) for axis in in_axes)
+    # On several devices of a copy, parameters are divided: they are used where they lie (None).
+    shared = None if MODEL in mesh.shape else NamedSharding(mesh, P())
+    placed = tuple(shared if axis is None else NamedSharding(mesh, P(AXIS)) for axis in in_axes)
     return jax.jit(mapped, in_shardings=placed)

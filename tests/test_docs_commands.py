@@ -6,6 +6,7 @@ They run in this process. tests/test_commands.py starts train.py and decode.py a
 import json
 import os
 import re
+from collections.abc import Sequence
 from functools import partial
 from importlib import import_module
 from pathlib import Path
@@ -66,9 +67,11 @@ def write_inputs(path: Path) -> None:
             file.write_bytes((path / f"{split}.{language}").read_bytes())
 
 
-def run_command_in(path: Path, command: Command, tokenizer: str, is_dry: bool) -> None:
-    """Run a Python command in a directory, a training with the programs of other tests; with
-    `is_dry`, a dry run of it, which traces a step."""
+def run_command_in(
+    path: Path, command: Command, tokenizer: str, is_dry: bool = False, flags: Sequence[str] = ()
+) -> None:
+    """Run a Python command in a directory, a training with the programs of other tests and these
+    flags; with `is_dry`, a dry run of it, which traces a step."""
     script, *arguments = *command.words[1:], *["--dry_run"] * is_dry
     arguments = [word.replace("=configs/", f"={ROOT}/configs/") for word in arguments]
     if script == "train.py":
@@ -82,6 +85,8 @@ def run_command_in(path: Path, command: Command, tokenizer: str, is_dry: bool) -
         pieces = 600 if "korean" in str(command) else 400  # more than the characters
         arguments += [f"--config.data.tokenizer={tokenizer}", f"--config.data.vocab_size={pieces}"]
         arguments += [f"--corpus_cache={path / 'cache'}"]
+    if script == "train.py":
+        arguments += flags
     for documented in ("1000,2000,3000", "2000,2100"):
         if any(word.endswith(f"={documented}") for word in arguments):
             saved = ",".join(map(str, steps(path / "runs" / "mine")))

@@ -14,6 +14,7 @@ from seq2seq.config.training_config import TrainingConfig
 from seq2seq.files.output_files import write_atomic
 from seq2seq.model.config import DROPOUT_RATES, ModelConfig
 from seq2seq.model.options import Options
+from seq2seq.model.placement import divisors
 from seq2seq.runtime.errors import CHECKPOINT, CONFIGURATION, UserError
 from seq2seq.runtime.json_objects import json_object
 from seq2seq.runtime.paths import check_local_path
@@ -43,12 +44,20 @@ class Config(Options):
     def check_rules(self) -> None:
         """The rules that concern several sections. Raises ValueError."""
         longest = max(self.data.source_length, self.data.target_length)
-        # Until the vocabulary is known, the positions of training.init_from are not.
+        # Until the vocabulary is known, the positions and sizes of training.init_from are not.
         unknown = self.training.init_from and not self.model.source_vocab_size
         if longest > self.model.longest and not unknown:
             raise ValueError(
                 "data.source_length and data.target_length must be at most model.max_length with "
                 f"model.positions={self.model.positions}, got {longest} > {self.model.longest}"
+            )
+        together = self.training.model_parallel
+        if together not in divisors(self.model, together) and not unknown:
+            model, possible = self.model, divisors(self.model, self.model.num_heads)
+            raise ValueError(
+                f"training.model_parallel must be {' or '.join(map(str, possible))} with "
+                f"model.kind={model.kind}, model.num_heads={model.num_heads} and "
+                f"model.d_ff={model.d_ff}, got {together}"
             )
         if self.training.tokens_per_batch < self.data.target_length:
             raise ValueError(

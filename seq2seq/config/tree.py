@@ -14,7 +14,6 @@ from seq2seq.config.training_config import TrainingConfig
 from seq2seq.files.output_files import write_atomic
 from seq2seq.model.config import DROPOUT_RATES, ModelConfig
 from seq2seq.model.options import Options
-from seq2seq.model.placement import divisors
 from seq2seq.runtime.errors import CHECKPOINT, CONFIGURATION, UserError
 from seq2seq.runtime.json_objects import json_object
 from seq2seq.runtime.paths import check_local_path
@@ -51,14 +50,8 @@ class Config(Options):
                 "data.source_length and data.target_length must be at most model.max_length with "
                 f"model.positions={self.model.positions}, got {longest} > {self.model.longest}"
             )
-        together = self.training.model_parallel
-        if together not in divisors(self.model, together) and not unknown:
-            model, possible = self.model, divisors(self.model, self.model.num_heads)
-            raise ValueError(
-                f"training.model_parallel must be {' or '.join(map(str, possible))} with "
-                f"model.kind={model.kind}, model.num_heads={model.num_heads} and "
-                f"model.d_ff={model.d_ff}, got {together}"
-            )
+        if self.training.model_parallel > 1 and not unknown:
+            self._check_model_parallel()
         if self.training.tokens_per_batch < self.data.target_length:
             raise ValueError(
                 "training.tokens_per_batch must be at least data.target_length (one row), got "
@@ -78,6 +71,18 @@ class Config(Options):
             raise ValueError(
                 f"model.tied_embeddings={self.model.tied_embeddings} needs data.joint_vocab=true, "
                 "got false; or set model.tied_embeddings=two-way or none"
+            )
+
+    def _check_model_parallel(self) -> None:
+        from seq2seq.model.placement import divisors  # which imports jax
+
+        model, together = self.model, self.training.model_parallel
+        if together not in divisors(model, together):
+            possible = divisors(model, model.num_heads)
+            raise ValueError(
+                f"training.model_parallel must be {' or '.join(map(str, possible))} with "
+                f"model.kind={model.kind}, model.num_heads={model.num_heads} and "
+                f"model.d_ff={model.d_ff}, got {together}"
             )
 
     @property

@@ -24,6 +24,7 @@ from seq2seq.model.mesh import Placer
 from seq2seq.runtime.errors import CHECKPOINT, OUTPUT, UserError
 from seq2seq.storage.best_checkpoint import read_best, write_best
 from seq2seq.storage.manifest import damage, has_part, write_manifest
+from seq2seq.storage.saved_state import finite_leaves
 
 AVERAGE_NAME = "[A-Za-z][A-Za-z0-9_-]*"  # as a regular expression
 RESERVED_NAMES = ("best", "latest", "average")  # other meanings of --checkpoint
@@ -180,7 +181,9 @@ def write_run(
 def require_finite(params: Any, run: Path) -> Any:
     """Return `params`. Raises UserError(CHECKPOINT) if one contains NaN or infinity."""
     for path, leaf in jax.tree.leaves_with_path(params):
-        if not np.isfinite(leaf).all():
+        # NumPy would copy an array on devices to the host, and JAX would keep the copy.
+        finite = finite_leaves(leaf) if isinstance(leaf, jax.Array) else np.isfinite(leaf).all()
+        if not finite:
             name = jax.tree_util.keystr(path, simple=True, separator="/")
             raise UserError(
                 CHECKPOINT,

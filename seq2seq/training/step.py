@@ -56,11 +56,12 @@ def init_state(
     params: Any = None,
 ) -> TrainState:
     """A fresh state on every copy of the model of this process; otherwise the step would compile
-    twice. Its parameters are random without `params`, arrays of NumPy or JAX."""
+    twice. Its parameters are random without `params`, arrays of NumPy or JAX. Those of JAX become
+    the state's: they cannot be used any more."""
     init, placed = init_function(model, optimizer, config), replicated()
     if config.model_parallel > 1:
         placed = shardings(jax.eval_shape(init, None), local_mesh(config.model_parallel))
-    return jax.jit(init, out_shardings=placed)(params)
+    return jax.jit(init, out_shardings=placed, donate_argnums=0)(params)
 
 
 def state_shapes(

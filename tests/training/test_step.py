@@ -125,11 +125,14 @@ def test_any_optimizer_is_applied_only_if_both_loss_and_gradient_are_finite(monk
 
 
 def test_given_parameters_replace_the_random_ones(monkeypatch):
-    """The moving average starts as a copy of them, because a step donates both."""
+    """They become those of the state without a second copy on the devices. The moving average
+    starts as a copy of them, because a step donates both."""
     random = host_state()
     monkeypatch.setattr("seq2seq.training.step.init_params", None)  # fails if it is called
     params = jax.tree.map(lambda x: x + 1, random.params)
-    state = init_state(model(), make_optimizer(TRAINING, D_MODEL), TRAINING, params)
+    placed = jax.device_put(params, replicated())
+    state = init_state(model(), make_optimizer(TRAINING, D_MODEL), TRAINING, placed)
+    assert all(x.is_deleted() for x in jax.tree.leaves(placed))
     assert not any(x.weak_type for x in jax.tree.leaves(state))  # as those of a checkpoint
     expected = random._replace(params=params, ema=params)
     jax.tree.map(np.testing.assert_array_equal, jax.device_get(state), expected)

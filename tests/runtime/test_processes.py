@@ -93,6 +93,23 @@ def test_four_devices_add_in_another_order_and_agree_to_1e_6(path):
 
 
 @pytest.mark.slow
+def test_a_model_on_two_devices_is_trained_by_two_processes_as_by_one(path):
+    """Two copies of the model, in a process each or both in one, which is stopped and continued by
+    two: the sums are of two numbers, so all bits are equal."""
+    flags = "--config.training.optimizer=muon", "--config.training.model_parallel=2"
+    (one, _), (two, job) = (
+        trained(path, processes, devices, f"copies {processes}", *flags)
+        for processes, devices in ((1, 4), (2, 2))
+    )
+    assert state_bytes(two) == state_bytes(one)
+    assert measured(two) == measured(one)
+    assert job.texts(0)[1] == ""
+    lines = [continue_run(path, run, *shape) for run, shape in ((one, (2, 2)), (two, (1, 4)))]
+    assert all("resumed at step 4" in log for log in lines)
+    assert state_bytes(two) == state_bytes(one)
+
+
+@pytest.mark.slow
 def test_a_checkpoint_of_two_processes_resumes_in_one_and_the_reverse(
     path, of_two, of_one, continued, tmp_path
 ):

@@ -177,3 +177,16 @@ def test_a_translator_with_other_options_keeps_the_weights(runs):
     assert translator.weights == changed.weights == (0.25, 0.75)
     for engine in (translator.engine, changed.engine):
         assert engine.options.weights.tolist() == [0.25, 0.75]
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_the_members_of_an_ensemble_have_the_same_bits_on_several_devices(runs, dtype):
+    """They are read onto their devices, and the host keeps no copy of them."""
+    expected, divided = (
+        Translator.load(list(runs[:2]), model_parallel=devices, dtype=dtype).engine.variables
+        for devices in (1, 2)
+    )
+    assert all(x._npy_value is None for x in jax.tree.leaves(divided))
+    assert any(len(x.sharding.spec) for x in jax.tree.leaves(divided))
+    assert jax.tree.map(lambda x: x.dtype, divided) == jax.tree.map(lambda x: x.dtype, expected)
+    jax.tree.map(np.testing.assert_array_equal, divided, expected)

@@ -16,6 +16,7 @@ from .checks import check_choice, checked
 from .config import ModelConfig
 from .matmul import cast_weights, matmul, matmul_transposed
 from .parameters import parameter
+from .placement import on_each_device
 
 ACTIVATIONS: dict[str, Callable[[Array], Array]] = {
     "relu": jax.nn.relu,
@@ -221,7 +222,8 @@ class Embedding(nn.Module):
             self.table = self.get_variable("inference", "table")[:, : c.d_model]
 
     def __call__(self, ids: Int[Array, "B T"]) -> Float[Array, "B T D"]:
-        return embed(self.table, ids, self.config.scale_embeddings, self.config.values_dtype)
+        rows = embed(self.table, ids, self.config.scale_embeddings, self.config.values_dtype)
+        return on_each_device(rows)
 
     def to_logits(
         self, x: Float[Array, "... D"], bias: Float[Array, " V"] | None = None

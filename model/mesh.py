@@ -12,7 +12,7 @@ import jax
 import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
-from .placement import MODEL, placement
+from .placement import MODEL, devices_of_copy, placement
 
 AXIS = "devices"  # the axis of the copies of a model, in pmap, shard_map and meshes
 
@@ -47,8 +47,9 @@ def by_copy(mesh: Mesh | None = None) -> NamedSharding:
 
 def sum_over_copies(tree: Any) -> Any:
     """The sums of these arrays over the copies of the model, under pmap or shard_map over AXIS."""
-    # XLA (jax 0.10.2) does not compile the psum of one copy that lies on several devices.
-    return tree if jax.lax.axis_size(AXIS) == 1 else jax.lax.psum(tree, AXIS)
+    if jax.lax.axis_size(AXIS) == 1 < devices_of_copy():
+        return tree  # XLA (jax 0.10.2) does not compile this psum over one group of devices
+    return jax.lax.psum(tree, AXIS)
 
 
 def names_of(path: Any) -> list[str]:

@@ -10,7 +10,9 @@ Axes: D model width · H heads · K head width · F feed-forward width · V voca
 
 from collections.abc import Sequence
 
+import jax
 from jax.sharding import PartitionSpec
+from jaxtyping import Array, Float
 
 from .config import ModelConfig
 
@@ -60,3 +62,16 @@ def divisors(config: ModelConfig, devices: int) -> list[int]:
     those that divide heads and feed-forward width. A model of another kind is not divided."""
     sizes = (config.num_heads, config.d_ff) if config.kind == "transformer" else (1,)
     return [n for n in range(1, devices + 1) if not any(size % n for size in (devices, *sizes))]
+
+
+def devices_of_copy() -> int:
+    """The number of devices that share a copy of the model in the program that is traced."""
+    devices: int = jax.sharding.get_abstract_mesh().shape.get(MODEL, 1)
+    return devices
+
+
+def on_each_device(x: Float[Array, "..."]) -> Float[Array, "..."]:
+    """x as an array of which each device of a copy of the model has all elements."""
+    if devices_of_copy() == 1:
+        return x
+    return jax.lax.with_sharding_constraint(x, PartitionSpec())

@@ -13,7 +13,7 @@ from jaxtyping import Array, Bool, Float
 from .attention import AttentionOptions, KeysValues, dot_product_attention
 from .fused_attention import KernelSettings, attention_by_kernels, fits_kernels
 from .gpu_attention import attention_by_gpu_kernels, fits_gpu_kernels
-from .placement import MODEL
+from .placement import MODEL, devices_of_copy
 from .platforms import Choices, by_platform
 
 # Choices.attention_kernels → which arguments fit, and the attention.
@@ -33,7 +33,7 @@ def attend_on_platform(
     """`dot_product_attention` without the weights. Devices that share a copy of the model compute
     their heads."""
     keys, values = keys_values
-    devices = jax.sharding.get_abstract_mesh().shape.get(MODEL, 1)
+    devices = devices_of_copy()
     own_queries, own_keys = queries, keys
     if devices > 1:
         own_queries, own_keys = (x[:, : x.shape[1] // devices] for x in (queries, keys))

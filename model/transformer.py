@@ -37,6 +37,7 @@ from .checks import check_length, check_memory
 from .config import ModelConfig
 from .encoder_decoder import DecoderState, EncoderDecoder, PairPositions
 from .layers import NORMS, Dropout, FeedForward
+from .placement import on_each_device
 from .platform_attention import attend_on_platform
 from .position_rules import POSITION_RULES
 from .positions import LayerPositions, make_positions
@@ -293,7 +294,11 @@ class Transformer(EncoderDecoder):
         parents: Int[Array, "B N"],
         ancestry: Int[Array, "B N T"],
     ) -> tuple[Float[Array, "B N V"], DecoderState]:
-        """See EncoderDecoder. Keys and values are appended to the caches, masked by ancestry."""
+        """See EncoderDecoder. Keys and values are appended to the caches, masked by ancestry.
+
+        Each device of a copy of the model has all logits, so that it searches alone: the numbers of
+        steps of two copies differ, so they must not wait for each other.
+        """
         source_length = state.memory[0].values.shape[2]
         mask = ancestry_mask(ancestry)  # [B, 1, N, T·N]
         inside = jnp.arange(source_length) < state.lengths[:, None]  # [B, S]
@@ -302,7 +307,8 @@ class Transformer(EncoderDecoder):
         positions = jnp.broadcast_to(t[:, None], tokens.shape)  # [B, N]
         x = self.target_embedding(tokens)  # [B, N, D]
         x, caches = self.decoder(x, mask, positions, memory, state.caches)  # [B, N, D]
-        return self.to_logits(x), state._replace(caches=caches)
+        logits = on_each_device(self.to_logits(x))  # [B, N, V]
+        return logits, state._replace(caches=caches)
 
     @nn.nowrap
     def empty_memory(self, lanes: int, source_length: int) -> tuple[StoredKeysValues, ...]:

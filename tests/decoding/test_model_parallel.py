@@ -1,5 +1,6 @@
 """Models that several devices share: search, sampling and scores against one device."""
 
+import re
 from dataclasses import replace
 from functools import cache
 
@@ -8,6 +9,8 @@ import numpy as np
 import pytest
 
 from seq2seq.decoding.engine import placed_parameters
+from seq2seq.decoding.engine.programs import compiled
+from seq2seq.decoding.results import Source
 from seq2seq.model.config import num_parameters
 from seq2seq.runtime.errors import CONFIGURATION, UserError
 from tests.support.models.random_translator import LINES, scored, translator_of
@@ -17,7 +20,8 @@ MORE = [*LINES, *(" ".join(line.split()[::-1]) for line in LINES)] * 3
 
 @cache
 def translator(devices, **options):
-    return translator_of(batch_size=2, model_parallel=devices, **options)
+    # A vocabulary of 300: its rows are divided, and the best tokens are found in two stages.
+    return translator_of(batch_size=2, unused=285, model_parallel=devices, **options)
 
 
 def results(devices, lines, **options):
@@ -43,8 +47,21 @@ def test_devices_that_share_a_model_translate_as_one_device_does(options):
 
 
 def test_lines_have_the_same_bits_with_any_neighbours_on_devices_that_share_a_model():
-    whole, reverse = results(2, MORE), results(2, MORE[::-1])
-    assert whole[0] == reverse[0][::-1] and sorted(whole[1]) == sorted(reverse[1])
+    whole = [result.hypotheses for result in translator(2).stream(MORE)]
+    assert whole == [result.hypotheses for result in translator(2).stream(MORE[::-1])][::-1]
+
+
+@pytest.mark.parametrize("options", [{}, pytest.param(dict(samples=3), marks=pytest.mark.slow)])
+def test_copies_of_a_model_that_search_do_not_wait_for_each_other(options):
+    """Their numbers of steps differ: a message between all devices would never be received."""
+    engine = translator(2, **options).engine
+    program = engine.program(16)
+    request = engine._request(program, [Source(0, [5, 6])])
+    lowered = compiled(program).lower(engine.variables, request, engine.values)
+    text = lowered.compile().as_text()
+    groups = re.findall(r"replica_groups=(\S+?), ", text)
+    assert groups and set(groups) <= {"[2,2]<=[4]", "{{0,1},{2,3}}"}
+    assert "collective-permute" not in text and "all-to-all" not in text
 
 
 @pytest.mark.slow

@@ -96,7 +96,11 @@ def test_four_devices_add_in_another_order_and_agree_to_1e_6(path):
 def test_a_model_on_two_devices_is_trained_by_two_processes_as_by_one(path):
     """Two copies of the model, in a process each or both in one, which is stopped and continued by
     two: the sums are of two numbers, so all bits are equal."""
-    flags = "--config.training.optimizer=muon", "--config.training.model_parallel=2"
+    flags = (
+        "--config.training.optimizer=muon",
+        "--config.training.model_parallel=2",
+        f"--config.data.valid=tsv:{path / 'valid.tsv'}",
+    )
     (one, _), (two, job) = (
         trained(path, processes, devices, f"copies {processes}", *flags)
         for processes, devices in ((1, 4), (2, 2))

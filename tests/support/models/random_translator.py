@@ -24,10 +24,11 @@ def translator_of(
     weights=None,
     control=Control(),  # noqa: B008 – immutable
     layers=1,
+    unused=0,
     **options,
 ):
     """An ensemble of a model for each seed, with OPTIONS and `options`; sources have at most
-    `longest` tokens."""
+    `longest` tokens, and the vocabulary has so many `unused` ids."""
     words = ListTokenizer("words", "\n".join(WORDS).encode())
     config = ModelConfig(
         d_model=32,
@@ -35,8 +36,8 @@ def translator_of(
         num_heads=2,
         num_layers=layers,
         max_length=longest,
-        source_vocab_size=words.size,
-        target_vocab_size=words.size,
+        source_vocab_size=words.size + unused,
+        target_vocab_size=words.size + unused,
     )
     decoding = DecodingConfig(**(OPTIONS | options))
     models = [config] * len(seeds)

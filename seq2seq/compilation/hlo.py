@@ -1,4 +1,4 @@
-"""What an optimised HLO text says of a program: kernels, bytes, loops, messages between devices.
+"""What an optimised HLO text says of a program: kernels, bytes, loops, exchanges between devices.
 
 XLA's own cost analysis counts the body of a loop once. Here it counts as often as it runs if that
 number is a constant (stated by the compiler, or the limit that the condition compares a counter
@@ -6,6 +6,7 @@ with), otherwise once. It also counts the whole operand of a gather, and of an u
 """
 
 import re
+from collections import Counter
 from collections.abc import Iterator
 from math import prod
 from typing import NamedTuple
@@ -24,11 +25,27 @@ CALLED = {  # operation → the attributes that name the computations it runs
     "call": ("to_apply",),
     "conditional": ("branch_computations", "true_computation", "false_computation"),
 }
+# An exchange → the bytes that each of n devices sends around a ring, for a byte of its result.
+SENT = {
+    "all-reduce": lambda n: 2 * (n - 1) / n,
+    "reduce-scatter": lambda n: n - 1,
+    "all-gather": lambda n: (n - 1) / n,
+    "all-to-all": lambda n: (n - 1) / n,
+    "collective-permute": lambda n: 1,
+}
+REDUCTIONS = ("all-reduce", "reduce-scatter")
+WITH_OPERANDS = {f"{kind}-start" for kind in SENT} - {"all-reduce-start"}  # in their results
 MOVES_NOTHING = {
     "parameter", "get-tuple-element", "tuple", "bitcast", "constant", "after-all", "partition-id",
-    "copy-start", "copy-done", "slice-start", "slice-done", "async-start", "async-done", *CALLED,
+    "copy-start", "copy-done", "slice-start", "slice-done", "async-start", "async-done",
+    *(f"{kind}-done" for kind in SENT), *CALLED,
 }  # fmt: skip
-REDUCTIONS = ("all-reduce", "all-reduce-start", "reduce-scatter")
+# The devices of an exchange: {{0,1},{2,3}}, [groups,devices]<=[…], or mesh['x'=2,'y'=2] {'y'}.
+GROUPS = re.compile(
+    r"\breplica_groups=(?:\{\{([\d,]+)\}|\[\d+,(\d+)\]|mesh\[([^\]]*)\] ?\{([^}]*)\})"
+)
+AXIS_SIZE = re.compile(r"'(\w+)'=(\d+)")
+AXIS_PART = re.compile(r"'(\w+)'(?::\(\d+\)(\d+))?")
 # They read as much of their first operand as they return.
 PART_READERS = ("gather", "dynamic-slice", "slice")
 
@@ -44,6 +61,17 @@ class Line(NamedTuple):
     root: bool
 
 
+class Exchange(NamedTuple):
+    """A kind of messages between devices that wait for each other."""
+
+    kind: str  # of SENT
+    devices: int  # that exchange; 0: all
+
+    def sent(self, devices: int) -> float:
+        """The bytes that each of all `devices` sends for a byte of its result."""
+        return SENT[self.kind](self.devices or devices)
+
+
 class Operation(NamedTuple):
     """An operation that is not inside a fusion."""
 
@@ -52,7 +80,7 @@ class Operation(NamedTuple):
     shape: str  # of the result
     source: str  # the functions that made it, as JAX names them
     bytes: int  # that it reads and writes
-    result_bytes: int
+    exchanges: tuple[tuple[Exchange, int], ...]  # and the bytes of the result
     called: tuple[str, ...]  # computations, of which a conditional runs one
     trips: int | None  # of a loop; None: not a constant
 
@@ -135,11 +163,14 @@ class Program:
                 loops += times
         return Decisions(conditionals, loops)
 
-    def all_reduced(self) -> int:
-        """The bytes that all devices add up, of one iteration of each loop."""
-        return sum(
-            operation.result_bytes for operation in self.all() if operation.kind in REDUCTIONS
-        )
+    def exchanged(self, name: str = "", unknown_trips: int = 1) -> Counter[Exchange]:
+        """The bytes that a device receives of each kind of exchange in a computation (`accessed`):
+        those of the results."""
+        received: Counter[Exchange] = Counter()
+        for operation, times in self.run(name, unknown_trips):
+            for exchange, size in operation.exchanges:
+                received[exchange] += times * size
+        return received
 
     def all(self) -> list[Operation]:
         """All operations outside fusions."""
@@ -152,7 +183,7 @@ class Program:
         return direct + [operation for inner in called for operation in self.operations_of(inner)]
 
     def _operations(self, name: str) -> list[Operation]:
-        shapes = {line.name: shape_bytes(line.shape) for line in self._lines[name]}
+        shapes = result_bytes(self._lines[name])
         operations = []
         for line in self._lines[name]:
             called = tuple(
@@ -171,12 +202,22 @@ class Program:
                     line.shape,
                     source[1] if source else "",
                     size,
-                    shapes[line.name],
+                    tuple(self._exchanges(line, shapes)),
                     called,
                     trips,
                 )  # fmt: skip
             )
         return operations
+
+    def _exchanges(self, line: Line, shapes: dict[str, int]) -> Iterator[tuple[Exchange, int]]:
+        """The exchanges of an operation, such as a fusion with one in it."""
+        kind = line.kind.removesuffix("-start")
+        if kind in SENT:
+            yield Exchange(kind, group_size(line.attributes)), shapes[line.name]
+        elif fused := FUSED.search(line.attributes):
+            inner = self._lines.get(fused[1], [])
+            for part in inner:
+                yield from self._exchanges(part, result_bytes(inner))
 
     def _bytes(self, line: Line, shapes: dict[str, int]) -> int:
         """The bytes that an operation outside fusions reads and writes."""
@@ -187,7 +228,7 @@ class Program:
             reads, written = _part_bytes(line.kind, sizes, shapes[line.name])
             return sum(reads) + written
         inside = {part.name: part for part in inner}
-        inner_shapes = {part.name: shape_bytes(part.shape) for part in inner}
+        inner_shapes = result_bytes(inner)
         read = 0
         for part in inner:
             if part.kind == "parameter":
@@ -248,6 +289,29 @@ def _bytes_written(root: Line, inside: dict[str, Line], shapes: dict[str, int]) 
         )
     operands = [shapes.get(operand, 0) for operand in root.operands]
     return _part_bytes(root.kind, operands, shapes[root.name])[1]
+
+
+def group_size(attributes: str) -> int:
+    """How many devices take part in each exchange of an operation; 0: all."""
+    found = GROUPS.search(attributes)
+    if found is None:
+        return 0
+    first, size, axes, exchanging = found.groups()
+    if first:
+        return first.count(",") + 1
+    if size:
+        return int(size)
+    sizes = dict(AXIS_SIZE.findall(axes))
+    return prod(int(part or sizes[axis]) for axis, part in AXIS_PART.findall(exchanging))
+
+
+def result_bytes(lines: list[Line]) -> dict[str, int]:
+    """The bytes of the results of the operations of a computation."""
+    sizes: dict[str, int] = {}
+    for line in lines:
+        operands = line.operands if line.kind in WITH_OPERANDS else ()
+        sizes[line.name] = shape_bytes(line.shape) - sum(sizes.get(name, 0) for name in operands)
+    return sizes
 
 
 def shape_bytes(text: str) -> int:

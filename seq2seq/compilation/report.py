@@ -1,14 +1,16 @@
 """A program compiled for a target: what it needs of a device, and what that bounds."""
 
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator
+from math import prod
 from typing import Any, NamedTuple
 
 import jax
 from jax.sharding import Sharding
 from jax.stages import Traced
 
-from seq2seq.compilation.hlo import Decisions, Operation, Program
+from seq2seq.compilation.hlo import REDUCTIONS, Decisions, Exchange, Operation, Program
 from seq2seq.compilation.targets import Target
 
 LARGEST = 10  # operations that are listed
@@ -23,7 +25,7 @@ class Report(NamedTuple):
     flops: float  # of products
     accessed: int  # bytes read and written
     step: int  # bytes of a step of a search; 0 if there is none
-    reduced: int  # bytes of all-reduce
+    exchanged: Counter[Exchange]  # bytes of results, of a step of a search, else of the program
     seconds: float  # of compilation
     kernels: int = 0  # of a step of a search, else of the program
     decisions: Decisions = Decisions(0, 0)  # in it
@@ -32,14 +34,24 @@ class Report(NamedTuple):
     def fits(self, target: Target) -> bool:
         return self.memory <= target.hardware.memory
 
+    @property
+    def reduced(self) -> int:
+        """The bytes that devices add up."""
+        return sum(n for exchange, n in self.exchanged.items() if exchange.kind in REDUCTIONS)
+
+    @property
+    def gathered(self) -> int:
+        """The bytes of all other exchanges between devices."""
+        return sum(self.exchanged.values()) - self.reduced
+
     def bounds(self, target: Target) -> dict[str, float]:
-        """The least seconds for each resource."""
+        """The least seconds for each resource, of a step of a search if there is one."""
         hardware, devices = target.hardware, len(target.devices)
-        sent = 2 * (devices - 1) / devices * self.reduced
+        sent = sum(n * exchange.sent(devices) for exchange, n in self.exchanged.items())
         return {
-            "products": self.flops / hardware.flops,
-            "memory bandwidth": self.accessed / hardware.bandwidth,
-            "all-reduce": sent / hardware.interconnect,
+            "products": 0.0 if self.step else self.flops / hardware.flops,
+            "memory bandwidth": (self.step or self.accessed) / hardware.bandwidth,
+            "interconnect": sent / hardware.interconnect,
         }
 
     def binding(self, target: Target) -> tuple[str, float]:
@@ -76,11 +88,17 @@ def report_lines(report: Report | None, target: Target) -> Iterator[str]:
     share = bounds["products"] / seconds
     yield (
         f"  work: {report.flops / 1e12:.3g} TFLOP, {report.accessed / 1e9:.3g} GB accessed "
-        f"({report.flops / report.accessed:.0f} FLOP/byte), {report.reduced / 1e6:.3g} MB reduced"
+        f"({report.flops / report.accessed:.0f} FLOP/byte), {exchange_text(report)}"
     )
     terms = ", ".join(f"{name} {1e3 * seconds:.3g} ms" for name, seconds in bounds.items())
     yield f"  least time: {terms}: at most {100 * share:.0f} % of the peak, bound by {binding}"
     yield from kernel_lines(report)
+
+
+def exchange_text(report: Report) -> str:
+    """The bytes that a device exchanges with others."""
+    gathered = f", {report.gathered / 1e6:.3g} MB gathered" if report.gathered else ""
+    return f"{report.reduced / 1e6:.3g} MB reduced{gathered}"
 
 
 def kernel_lines(report: Report) -> Iterator[str]:
@@ -117,6 +135,7 @@ def compiled_report(traced: Traced) -> Report | None:
             return None
         raise
     seconds = time.perf_counter() - started
+    devices = jax.tree.leaves(compiled.input_shardings)[0].num_devices
     memory, optimised = compiled.memory_analysis(), Program(compiled.as_text())
     step = optimised.step()
     run = [*optimised.run(step, unknown_trips=0 if step else 1)]
@@ -125,10 +144,10 @@ def compiled_report(traced: Traced) -> Report | None:
     return Report(
         total_memory(memory),
         memory.temp_size_in_bytes,
-        product_flops(traced.jaxpr),
+        product_flops(traced.jaxpr) / devices,
         optimised.accessed(),
         sum(times * part.bytes for part, times in kernels) if step else 0,
-        optimised.all_reduced(),
+        optimised.exchanged(step, unknown_trips=0 if step else 1),
         seconds,
         sum(times for _, times in kernels),
         optimised.decisions(step),
@@ -167,7 +186,7 @@ def largest_that_fits(
 
 
 def product_flops(jaxpr: Any) -> float:
-    """2 for each multiplication of the matrix products of a jaxpr, on each device. A loop without
+    """2 for each multiplication of the matrix products of a jaxpr, on all devices. A loop without
     a constant number of iterations counts once, of the branches of a conditional the largest."""
     total = 0.0
     for equation in jaxpr.eqns:
@@ -182,6 +201,9 @@ def product_flops(jaxpr: Any) -> float:
         inner = [product_flops(part) for part in jaxprs_in(equation.params)]
         if equation.primitive.name == "cond":
             total += max(inner, default=0.0)
+        elif equation.primitive.name == "shard_map":  # inside are the shapes of one device
+            sizes, axes = equation.params["mesh"].shape, equation.params["newly_manual_axes"]
+            total += prod(sizes[axis] for axis in axes) * sum(inner)
         else:
             total += equation.params.get("length", 1) * sum(inner)
     return total

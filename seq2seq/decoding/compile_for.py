@@ -11,6 +11,7 @@ from jax.stages import Traced
 from seq2seq.compilation.report import (
     Report,
     compiled_report,
+    exchange_text,
     kernel_lines,
     largest_that_fits,
     memory_line,
@@ -53,10 +54,12 @@ def search_lines(translator: Translator, target: Target) -> Iterator[str]:
         if report is None or not report.fits(target):
             yield fitting_batch_size(translator, bucket, report, target)
         elif report.step:
-            seconds = report.step / target.hardware.bandwidth
+            seconds = report.binding(target)[1]
+            exchanged = f", {exchange_text(report)}" if together > 1 else ""
             yield (
-                f"  a step: {report.step / 1e9:.3g} GB accessed, at least {1e3 * seconds:.3g} ms: "
-                f"at most {lanes / seconds / bucket:,.0f} sentences/s of {bucket} output tokens"
+                f"  a step: {report.step / 1e9:.3g} GB accessed{exchanged}, at least "
+                f"{1e3 * seconds:.3g} ms: at most {lanes / seconds / bucket:,.0f} sentences/s of "
+                f"{bucket} output tokens"
             )
             yield from kernel_lines(report)
 

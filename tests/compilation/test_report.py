@@ -1,10 +1,14 @@
 """Bytes of an HLO text, operations of a jaxpr, and the report of a program."""
 
+from collections import Counter
+from functools import partial
+
 import jax
 import jax.numpy as jnp
 import pytest
+from jax.sharding import PartitionSpec as P
 
-from seq2seq.compilation.hlo import Program, shape_bytes
+from seq2seq.compilation.hlo import Exchange, Program, group_size, shape_bytes
 from seq2seq.compilation.report import Report, largest_that_fits, product_flops, report_lines
 from seq2seq.compilation.targets import TPUS, Target, target_of
 from seq2seq.runtime.errors import CONFIGURATION, UserError
@@ -87,11 +91,40 @@ def test_bytes_are_those_of_all_operations_outside_fusions_as_often_as_they_run(
     step = 2 * 32 + branch
     assert program.accessed() == (4 + 3) * body + step + refill + branch + 2 * 32
     assert program.accessed(program.step(), unknown_trips=0) == step
-    assert program.all_reduced() == 32
+    assert program.exchanged() == {Exchange("all-reduce", 0): 32}
     assert program.decisions(program.step()) == (1, 1) and program.decisions() == (1, 1)
     kinds = [operation.kind for operation in program.operations_of("main")]
     assert [kinds.count(kind) for kind in ("negate", "fusion", "all-reduce")] == [7, 2, 1]
     assert shape_bytes("(pred[3,5]{1,0}, bf16[2]{0}, s32[], f64[2]{0})") == 15 + 4 + 4 + 16
+
+
+def test_exchanges_count_their_results_as_often_as_they_run_and_the_devices_of_a_group():
+    lines = (
+        '%a = f32[8]{0} all-reduce(%y), replica_groups={{0,1},{2,3}}, to_apply=%add',
+        '%b = (f32[2]{0}, f32[8]{0}) all-gather-start(%h), replica_groups=[2,4]<=[8], '
+        'dimensions={0}',
+        "%c = f32[8]{0} all-gather(%y), replica_groups=mesh['a'=3,'b'=5,'c'=7] {'a','c'}",
+        "%d = (bf16[4]{0}, bf16[4]{0}, u32[], u32[]) collective-permute-start(%e), "
+        "source_target_pairs={{1,0}}",
+        "%f = f32[8]{0} fusion(%y), kind=kCustom, calls=%exchange",
+    )  # fmt: skip
+    inside = "%exchange (p: f32[8]) -> f32[8] {\n  %p = f32[8]{0} parameter(0)\n"
+    inside += "  ROOT %m = f32[8]{0} all-to-all(%p), replica_groups={}\n}\n\n%body ("
+    operands = "  %h = f32[2]{0} slice(%y)\n  %e = bf16[4]{0} slice(%y)\n"
+    added = operands + "".join(f"  {line}\n" for line in lines) + "  %j = s32[] add("
+    text = TEXT.replace("  %j = s32[] add(", added).replace("%body (", inside, 1)
+    assert Program(text).exchanged() == {
+        Exchange("all-reduce", 0): 32,
+        Exchange("all-reduce", 2): 7 * 32,
+        Exchange("all-gather", 4): 7 * 32,
+        Exchange("all-gather", 21): 7 * 32,
+        Exchange("collective-permute", 0): 7 * (8 + 8),  # and its two numbers
+        Exchange("all-to-all", 0): 7 * 32,
+    }
+    assert group_size("replica_groups=mesh['a'=8] {'a':(2)4}") == 4
+    sent = {"all-reduce": 2 * 3 / 4, "reduce-scatter": 3, "all-gather": 3 / 4, "all-to-all": 3 / 4}
+    assert {kind: Exchange(kind, 0).sent(4) for kind in sent} == sent
+    assert Exchange("all-reduce", 2).sent(4) == 1
 
 
 def test_a_loop_until_a_value_is_reached_has_no_constant_number_of_iterations():
@@ -145,18 +178,37 @@ def test_operations_are_those_of_the_products_in_loops_and_in_the_larger_branch(
     assert product_flops(gradient.jaxpr) == 3 * product
 
 
+def test_operations_of_devices_that_share_a_product_are_counted_once():
+    mesh = jax.sharding.AbstractMesh((2, 3), ("copies", "model"))
+
+    def on_copy(x, y):  # as attention by kernels in a model that is divided
+        columns = P(None, "model")
+        product = mapped(jnp.dot, in_specs=(P(), columns), out_specs=columns, axis_names={"model"})
+        return product(x, y) @ y
+
+    mapped, copies = partial(jax.shard_map, check_vma=False), P("copies")
+    specs = {"in_specs": (copies, P()), "out_specs": copies}
+    f = mapped(on_copy, mesh=mesh, axis_names={"copies"}, **specs)
+    jaxpr = jax.make_jaxpr(jax.jit(f))(jnp.ones((4, 6)), jnp.ones((6, 6))).jaxpr
+    assert product_flops(jaxpr) == 2 * (2 * 4 * 6 * 6)
+
+
 def test_the_report_names_the_resource_that_takes_longest():
     hardware = TPUS["v5e"]
     target = Target("v5e:2x2", hardware, [None] * 4, "tpu")
-    report = Report(2 * 10**9, 10**9, 197e9, 819 * 10**6, 0, 10**6, 3.0)
+    exchanged = Counter({Exchange("all-reduce", 0): 10**6, Exchange("all-gather", 2): 10**6})
+    report = Report(2 * 10**9, 10**9, 197e9, 819 * 10**6, 0, exchanged, 3.0)
     bounds = report.bounds(target)
     assert bounds == {
         "products": pytest.approx(1e-3),
         "memory bandwidth": pytest.approx(1e-3),
-        "all-reduce": pytest.approx(1.5e6 / hardware.interconnect),
+        "interconnect": pytest.approx((1.5e6 + 0.5e6) / hardware.interconnect),
     }
     slower = report._replace(accessed=4 * report.accessed)
+    searching = report._replace(step=3 * report.accessed)
+    assert searching.binding(target) == ("memory bandwidth", pytest.approx(3e-3))
     text = "\n".join(report_lines(slower, target))
+    assert "1 MB reduced, 1 MB gathered" in text
     assert "fits" in text and "at most 25 % of the peak, bound by memory bandwidth" in text
     assert "does not fit" in "\n".join(report_lines(report._replace(memory=20 * 10**9), target))
     assert "does not fit" in "\n".join(report_lines(None, target))
@@ -175,7 +227,7 @@ def test_the_largest_size_that_fits_is_found_within_a_tenth(start, fixed, each, 
         memory = int(fixed + each * size)
         return None if refuses and memory > limit else report._replace(memory=memory)
 
-    report = Report(0, 0, 0.0, 0, 0, 0, 0.0)
+    report = Report(0, 0, 0.0, 0, 0, Counter(), 0.0)
     most = int((limit - fixed) / each)
     largest = largest_that_fits(report_of, start, report_of(start), target)
     assert 0.9 * most - 1 <= largest <= most and len(tried) == len(set(tried)) <= 16

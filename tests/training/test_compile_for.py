@@ -1,6 +1,7 @@
 """The reports of --compile_for, with the memory of a made-up compiler."""
 
 import json
+from collections import Counter
 from dataclasses import asdict, replace
 from types import SimpleNamespace
 
@@ -30,7 +31,7 @@ def compiler(rows_of, row_bytes):
 
     def compiled_report(traced):
         rows = rows_of([aval.shape for aval in jax.tree.leaves(traced.in_avals)])
-        return Report(row_bytes * rows, 0, 1e9, 10**9, 10**6, 10**6, 1.0)
+        return Report(row_bytes * rows, 0, 1e9, 10**9, 10**6, Counter(), 1.0)
 
     return compiled_report
 

@@ -41,6 +41,11 @@ MODEL = ModelConfig(
 CONFIG = Config(
     MODEL, DataConfig(source_length=128, target_length=128), TrainingConfig(accumulate=2)
 )
+# The same with two devices for each copy of the model. A head has 128 dimensions, so that the one
+# head of a device fits the kernels of a TPU.
+DIVIDED = replace(
+    CONFIG, model=replace(MODEL, d_k=128), training=replace(CONFIG.training, model_parallel=2)
+)
 ROWS = 8  # of 128 + 128 tokens, of a copy of the model
 SEARCH = DecodingConfig(beam_size=4, batch_size=16)  # test_lowered_programs.py lowers others
 BUCKET = 32
@@ -103,6 +108,8 @@ def main(name: str) -> None:
     programs = {
         "training": step_program(CONFIG, ROWS, target),
         "evaluation": evaluation_program(CONFIG, ROWS, target),
+        "training, divided": step_program(DIVIDED, ROWS, target),
+        "evaluation, divided": evaluation_program(DIVIDED, ROWS, target),
         "scoring": scoring(first_device),
         "beam": search(first_device, QUEUES[0]),
         "beam, longer queue": search(first_device, QUEUES[1]),

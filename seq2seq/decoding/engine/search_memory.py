@@ -23,8 +23,15 @@ def sentences_in(memory: int, models: Sequence[ModelConfig], options: DecodingCo
         sum(lane_bytes(model, options, bucket, longest) for model in models) * 32 / max(32, bucket)
         for bucket in length_buckets(longest)
     )
-    parameters = 4 * sum(map(num_parameters, models)) // options.model_parallel
+    parameters = sum(parameter_bytes(model, options.model_parallel) for model in models)
     return max(1, int(USABLE * max(0, memory - parameters) / lane))
+
+
+def parameter_bytes(model: ModelConfig, model_parallel: int) -> int:
+    """The bytes of the parameters on a device. Those that several devices share are read with the
+    dtype of their products; the others are placed before they are cast."""
+    width = 4 if model_parallel == 1 else np.dtype(model.weights_dtype).itemsize
+    return width * num_parameters(model) // model_parallel
 
 
 def lane_bytes(model: ModelConfig, options: DecodingConfig, source: int, longest: int) -> int:

@@ -67,6 +67,20 @@ def test_an_accelerator_of_large_memory_extends_thousands_of_hypotheses(platform
             assert rows == sizes(platform, memory=None, **options).batch_size
 
 
+def test_devices_that_share_a_model_have_its_weights_in_the_dtype_of_their_products():
+    for dtype, bytes_each in ("float32", (4, 2, 1)), ("mixed", (4, 1, 0.5)):
+        model = replace(MODEL, dtype=dtype, num_layers=48)
+        for together, width in zip((1, 2, 4), bytes_each, strict=True):
+            rows = [
+                sizes(
+                    memory=int(share * width * num_parameters(model)), devices=4, models=(model,),
+                    model_parallel=together, max_extra_length=1,
+                ).batch_size
+                for share in (1, 2)
+            ]  # fmt: skip
+            assert rows[0] == 1 < rows[1]
+
+
 @pytest.mark.parametrize("memory, beam_size", itertools.product((8, 16, 80), (1, 4, 12)))
 def test_the_caches_of_all_buckets_fit_into_half_of_the_memory(memory, beam_size):
     chosen = sizes(memory=memory * GB, beam_size=beam_size)

@@ -2,7 +2,7 @@
 
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from math import prod
 from typing import Any, NamedTuple
 
@@ -183,6 +183,15 @@ def largest_that_fits(
             predicted = min(max(predicted, fits + max(1, fits // 10)), 8 * max(1, fits))
             size = predicted if not exceeds or predicted < exceeds else size
         report = report_of(size)
+
+
+def first_that_fits(
+    report_of: Callable[[int], Report | None], choices: Iterable[int], target: Target
+) -> int:
+    """The first of these choices whose program fits into the memory of the target, 0 if there is
+    none."""
+    reports = ((choice, report_of(choice)) for choice in choices)
+    return next((choice for choice, report in reports if report and report.fits(target)), 0)
 
 
 def product_flops(jaxpr: Any) -> float:

@@ -75,6 +75,12 @@ class Target(NamedTuple):
     devices: list[Any]
     platform: str  # as in jax.default_backend()
 
+    @property
+    def devices_of_host(self) -> int:
+        """The devices of each host."""
+        hosts = {device.process_index for device in self.devices}
+        return len(self.devices) // len(hosts)
+
 
 def define_compile_for() -> None:
     """Define the flag --compile_for."""

@@ -1,6 +1,6 @@
 """Checks of training.model_parallel and decoding.model_parallel, and the advice to set them."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from seq2seq.model.config import ModelConfig
 from seq2seq.model.placement import divisors
@@ -23,9 +23,18 @@ def check_model_parallel(name: str, value: int, model: ModelConfig, devices: int
     )
 
 
+def larger_values(value: int, models: Sequence[ModelConfig], devices: int) -> list[int]:
+    """The numbers of devices above `value`, out of `devices` of a host, among which all of these
+    models can be divided, ascending."""
+    possible = [set(divisors(model, devices)) for model in models]
+    return sorted(n for n in set.intersection(*possible) if n > value)
+
+
 def smallest_above(
-    value: int, model: ModelConfig, devices: int, fits: Callable[[int], bool] = lambda _: True
+    value: int,
+    models: Sequence[ModelConfig],
+    devices: int,
+    fits: Callable[[int], bool] = lambda _: True,
 ) -> int:
-    """The smallest number of devices above `value`, out of `devices` of a host, that can share the
-    model and with which it `fits`; 0 if there is none."""
-    return next((n for n in divisors(model, devices) if n > value and fits(n)), 0)
+    """The first of `larger_values` with which the models fit; 0 if there is none."""
+    return next(filter(fits, larger_values(value, models, devices)), 0)

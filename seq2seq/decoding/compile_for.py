@@ -12,13 +12,14 @@ from seq2seq.compilation.report import (
     Report,
     compiled_report,
     exchange_text,
+    first_that_fits,
     kernel_lines,
     largest_that_fits,
     memory_line,
     shapes_of,
 )
 from seq2seq.compilation.targets import Target
-from seq2seq.config.model_parallel import check_model_parallel
+from seq2seq.config.model_parallel import check_model_parallel, larger_values
 from seq2seq.config.tree import DecodingConfig
 from seq2seq.decoding.engine.engine import Engine
 from seq2seq.decoding.engine.export import export_program
@@ -37,9 +38,9 @@ def search_lines(translator: Translator, target: Target) -> Iterator[str]:
     works alone.
     """
     engine, options = translator.engine, translator.decoding
-    devices, together = len(target.devices), options.model_parallel
+    together = options.model_parallel
     for model in engine.models:
-        check_model_parallel("--model_parallel", together, model.config, devices)
+        check_model_parallel("--model_parallel", together, model.config, target.devices_of_host)
     owner = "one device" if together == 1 else f"a copy of the model on {together} devices"
     set_sizes(engine, options, target)
     beams = options.samples or options.beam_size
@@ -79,6 +80,24 @@ def fitting_batch_size(
     set_sizes(engine, options, target)
     if largest:
         return f"  largest batch that fits: --batch_size={largest}"
+    return too_large(translator, bucket, target)
+
+
+def too_large(translator: Translator, bucket: int, target: Target) -> str:
+    """The line on a search that does not fit with one sentence: the smallest --model_parallel with
+    which it does."""
+    engine = translator.engine
+    models = [model.config for model in engine.models]
+
+    def report_of(together: int) -> Report | None:
+        options = replace(translator.decoding, batch_size=1, model_parallel=together)
+        divided = Engine(models, options, engine.options, engine.forced)
+        set_sizes(divided, options, target)
+        return compiled_report(search_program(divided, engine.params(), bucket, target))
+
+    larger = larger_values(engine.model_parallel, models, target.devices_of_host)
+    if together := first_that_fits(report_of, larger, target):
+        return f"  not even one sentence fits; one fits with --model_parallel={together}"
     return "  not even one sentence fits: lower --beam_size or --max_extra_length"
 
 

@@ -10,12 +10,13 @@ from jax.stages import Traced
 from seq2seq.compilation.report import (
     Report,
     compiled_report,
+    first_that_fits,
     largest_that_fits,
     report_lines,
     shapes_of,
 )
 from seq2seq.compilation.targets import Target, target_of
-from seq2seq.config.model_parallel import check_model_parallel
+from seq2seq.config.model_parallel import check_model_parallel, larger_values
 from seq2seq.config.tree import Config, has_config, load_config
 from seq2seq.data.batching.packing import Batch
 from seq2seq.model.kinds import make_model
@@ -38,7 +39,7 @@ def training_lines(config: Config, target: Target) -> Iterator[str]:
     config = with_vocabulary_sizes(config)
     devices, accumulate = len(target.devices), config.training.accumulate
     together = config.training.model_parallel
-    check_model_parallel("training.model_parallel", together, config.model, devices)
+    check_model_parallel("training.model_parallel", together, config.model, target.devices_of_host)
     copies, owner = devices // together, "device" if together == 1 else "copy of the model"
     rows = -(-config.rows_at_a_time // copies)
     lengths = f"{config.data.source_length} + {config.data.target_length}"
@@ -65,7 +66,22 @@ def training_lines(config: Config, target: Target) -> Iterator[str]:
         tokens = largest * target_tokens
         yield f"  {largest} rows of a {owner} fit: training.tokens_per_batch={tokens}"
     else:
-        yield "  not even one row fits: lower data.source_length and data.target_length"
+        yield too_large(config, target)
+
+
+def too_large(config: Config, target: Target) -> str:
+    """The line on a training step that does not fit with one row: the smallest model_parallel with
+    which it does."""
+    training = config.training
+
+    def report_of(together: int) -> Report | None:
+        divided = replace(config, training=replace(training, model_parallel=together))
+        return compiled_report(step_program(divided, 1, target))
+
+    larger = larger_values(training.model_parallel, [config.model], target.devices_of_host)
+    if together := first_that_fits(report_of, larger, target):
+        return f"  not even one row fits; one row fits with training.model_parallel={together}"
+    return "  not even one row fits: lower data.source_length and data.target_length"
 
 
 def with_sizes_of_run(config: Config, run: Path) -> Config:

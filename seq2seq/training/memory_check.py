@@ -158,7 +158,7 @@ def out_of_memory_message(detail: str, config: Config) -> str:
 def more_devices(config: Config, fits: Callable[[int], bool] = lambda _: True) -> int:
     """The next larger training.model_parallel that is possible and `fits`; 0 if there is none."""
     value, devices = config.training.model_parallel, jax.local_device_count()
-    return smallest_above(value, config.model, devices, fits)
+    return smallest_above(value, [config.model], devices, fits)
 
 
 def smaller_model(config: Config) -> str:

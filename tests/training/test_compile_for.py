@@ -13,8 +13,9 @@ from seq2seq.compilation.targets import TPUS, Target
 from seq2seq.config.data_config import DataConfig
 from seq2seq.config.flag import config_directory
 from seq2seq.config.migration import FORMAT_VERSION
-from seq2seq.config.tree import Config, load_config
+from seq2seq.config.tree import Config, DecodingConfig, load_config
 from seq2seq.decoding import compile_for as decoding
+from seq2seq.decoding.engine.engine import Engine
 from seq2seq.decoding.translator import Translator
 from seq2seq.files import remote
 from seq2seq.model.config import ModelConfig
@@ -111,6 +112,39 @@ def test_the_batch_that_fits_is_named_by_the_setting_that_gives_it(
     assert 0.85 < rows * row_bytes / LIMIT <= 1 or rows == LIMIT // row_bytes
     chosen = replace(config, training=replace(config.training, tokens_per_batch=tokens))
     assert chosen.rows_at_a_time == rows * len(target.devices)
+
+
+@pytest.mark.parametrize("copies, heads, devices, named", [
+    (1.5, 4, 4, 2), (3, 4, 4, 4), (3, 3, 6, 3), (5, 4, 4, 0), (3, 2, 4, 0),
+])  # fmt: skip
+def test_a_model_that_does_not_fit_names_the_smallest_model_parallel_that_does(
+    monkeypatch, copies, heads, devices, named
+):
+    """`copies` is the memory of the model as a multiple of that of a device."""
+    model = ModelConfig(d_model=48, num_heads=heads, d_ff=48, num_layers=1)
+    tried = []
+
+    def compiled_report(together):
+        tried.append(together)
+        return Report(int(copies * LIMIT / together), 0, 1e9, 10**9, 10**6, Counter(), 1.0)
+
+    hosts = [SimpleNamespace(process_index=i // devices) for i in range(2 * devices)]
+    target = Target("v5e:2x2", TPUS["v5e"], hosts, "tpu")
+    for module in (training, decoding):
+        monkeypatch.setattr(module, "compiled_report", compiled_report)
+    monkeypatch.setattr(
+        training, "step_program", lambda config, rows, _: config.training.model_parallel
+    )
+    monkeypatch.setattr(decoding, "search_program", lambda engine, *_: engine.model_parallel)
+    line = training.too_large(Config(model), target)
+    assert line.endswith(f"model_parallel={named}" if named else "data.target_length")
+    monkeypatch.setattr(Engine, "params", lambda engine: [])
+    engine = Engine([model], DecodingConfig())
+    translator = SimpleNamespace(engine=engine, decoding=DecodingConfig())
+    line = decoding.too_large(translator, 16, target)
+    assert line.endswith(f"model_parallel={named}" if named else "--max_extra_length")
+    assert not named or tried[-1] == named  # nothing larger is compiled
+    assert 1 not in tried
 
 
 def test_a_search_that_does_not_fit_names_the_batch_size_that_does(monkeypatch, tmp_path):

@@ -52,7 +52,7 @@ def check_memory(models: Sequence[ModelConfig], model_parallel: int) -> None:
         return
     advice = [] if models[0].weights_dtype == "bfloat16" else ["decoding.dtype=bfloat16"]
     devices = jax.local_device_count()
-    more = smallest_above(model_parallel, models[0], devices, lambda n: needed <= n * memory)
+    more = smallest_above(model_parallel, models, devices, lambda n: needed <= n * memory)
     if more:
         advice.append(f"decoding.model_parallel={more}")
     raise UserError(

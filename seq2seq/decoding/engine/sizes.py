@@ -170,7 +170,7 @@ def sizes_of(
         compilations=choices.compilations,
         cache_blocks=choices.cache_blocks,
         copies=copies,
-        more_devices=smallest_above(options.model_parallel, models[0], machine.devices),
+        more_devices=smallest_above(options.model_parallel, models, machine.devices),
         pace=None if call_seconds is None else Pace(call_seconds),
     )
 

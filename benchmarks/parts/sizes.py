@@ -62,6 +62,25 @@ OPUS = ModelConfig(
     source_vocab_size=58_101, target_vocab_size=58_101, max_length=512, sinusoid_layout="halves",
     activation="silu", attention_bias=True, layer_norm_epsilon=1e-5, output_bias=True,
 )  # fmt: skip
+# Models that several devices share (docs/MODELS.md), for benchmarks/compiled_programs.py. Attention
+# has no dropout, so that it runs as kernels where they fit.
+T5 = ModelConfig(
+    source_vocab_size=32_128, target_vocab_size=32_128, num_layers=24, max_length=512, norm="pre",
+    norm_function="rms", positions="relative", feed_forward_bias=False, scale_scores=False,
+    scale_embeddings=False, scale_logits=True, d_model=1024, d_ff=16_384, num_heads=32, d_k=128,
+)  # fmt: skip
+LARGE = {
+    "t5-3b": T5,
+    "flan-t5-xxl": replace(
+        T5, scale_logits=False, d_model=4096, d_ff=10_240, num_heads=64, d_k=64,
+        activation="gelu_tanh", gated_feed_forward=True, tied_embeddings="inputs",
+    ),
+    "nllb-3.3b": ModelConfig(
+        source_vocab_size=256_206, target_vocab_size=256_206, num_layers=24, max_length=512,
+        norm="pre", d_model=2048, d_ff=8192, num_heads=16, sinusoid_layout="fairseq",
+        attention_bias=True, layer_norm_epsilon=1e-5,
+    ),
+}  # fmt: skip
 FULL = Sizes(
     training=TRAINING,
     decoding={

@@ -27,7 +27,7 @@ from seq2seq.decoding.engine.programs import on_copies
 from seq2seq.decoding.engine.sizes import Machine, sizes_of
 from seq2seq.decoding.translator import Translator
 from seq2seq.model.inference import inference_variables
-from seq2seq.model.mesh import by_copy, mesh_of, shardings
+from seq2seq.model.mesh import AXIS, by_copy, mesh_of, shardings
 from seq2seq.model.platforms import choices_of
 
 
@@ -109,9 +109,12 @@ def set_sizes(engine: Engine, options: DecodingConfig, target: Target) -> None:
 
 
 def search_program(engine: Engine, params: list[Any], bucket: int, target: Target) -> Traced:
-    """The search of one length bucket on the devices of one copy of the models. `params` are arrays
-    or their shapes."""
-    mesh = mesh_of(target.devices[: engine.model_parallel], engine.model_parallel)
+    """The search of one length bucket on one device, or on all copies of models that several
+    devices share. `params` are arrays or their shapes."""
+    # The compiler of a TPU refuses groups that are a part of a topology, but not single devices.
+    devices = target.devices[:1] if engine.model_parallel == 1 else target.devices
+    mesh = mesh_of(devices, engine.model_parallel)
+    copies = mesh.shape[AXIS]
     program, sentences = export_program(engine, bucket)
     bias_in_table = choices_of(target.platform).bias_in_table
 
@@ -122,8 +125,8 @@ def search_program(engine: Engine, params: list[Any], bucket: int, target: Targe
         ]
 
     shapes = jax.eval_shape(variables, params)
-    source = np.zeros((1, sentences, bucket), np.int32)
-    numbers = lengths = np.zeros((1, sentences), np.int32)
+    source = np.zeros((copies, sentences, bucket), np.int32)
+    numbers = lengths = np.zeros((copies, sentences), np.int32)
     return on_copies(program, (None, 0, 0, 0), mesh).trace(
         shapes_of(shapes, shardings(shapes, mesh)),
         *shapes_of((source, lengths, numbers), by_copy(mesh)),

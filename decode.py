@@ -30,7 +30,7 @@ from seq2seq.decoding.translator import Translator
 from seq2seq.files.lines import text_lines
 from seq2seq.files.output_files import write_lines
 from seq2seq.runtime.control import Control, no_poll
-from seq2seq.runtime.devices import prepare_jax
+from seq2seq.runtime.devices import cpu_devices_for, prepare_jax
 from seq2seq.runtime.errors import CONFIGURATION, UserError
 from seq2seq.runtime.logs import no_log
 from seq2seq.runtime.precision import precision_hint
@@ -62,7 +62,7 @@ def decode(job: Job, stop: StopFlag) -> None:
     lines = job.lines(references)
     connection.connect(f)
     with job.output_lock() as check_lock:
-        devices = f.model_parallel or 1  # of a CPU
+        devices = cpu_devices_for(f.model_parallel)
         prepare_jax(f.compilation_cache, devices, f.deterministic, decoding_only=True)
         translator = load_translator(job, stop.poll)
         job.check_with_run(translator)

@@ -90,7 +90,7 @@ def train(config: Config, run: Run, data: inputs.Data, stop: StopFlag) -> Traine
         trainer = resume_or_start(config, run, data, stop)
         trainer.train()
         run.share_files("the best checkpoint")
-        trainer.translator.use(load_params(run.path, "best"))
+        trainer.translator.use(load_params(run.path, "best", resume.placer_of(config)))
         evaluate.print_results(run, data, trainer.translator, trainer.evaluator.bleu)
     return trainer
 

@@ -85,7 +85,8 @@ def extrapolated(low: Report, high: Report, position: float) -> Report:
     def at(a: float, b: float) -> int:
         return round(a + position * (b - a))
 
-    names = [name for name in Report._fields if isinstance(getattr(low, name), int | float)]
+    numbers_in = {name for name in Report._fields if isinstance(getattr(low, name), int | float)}
+    names = numbers_in - {"seconds"}
     numbers = {name: at(getattr(low, name), getattr(high, name)) for name in names}
     kinds = {*low.exchanged, *high.exchanged}
     exchanged = Counter({kind: at(low.exchanged[kind], high.exchanged[kind]) for kind in kinds})

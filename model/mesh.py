@@ -96,6 +96,10 @@ class Placer(NamedTuple):
         shape = self.shape(path, x)
         return jax.device_put(x.astype(shape.dtype, copy=False), shape.sharding)
 
+    def place_all(self, tree: Any) -> Any:
+        """`place` of each parameter of a tree."""
+        return jax.tree.map_with_path(lambda path, x: self.place(names_of(path), x), tree)
+
 
 def bytes_on_device(tree: Any, model_parallel: int) -> int:
     """The bytes of the arrays of a tree on each of the devices that share them."""

@@ -19,8 +19,7 @@ from seq2seq.data.batching.packing import Batch
 from seq2seq.model.config import ModelConfig
 from seq2seq.model.transformer import Transformer
 from seq2seq.runtime.memory import free_memory
-from seq2seq.storage.sizes import num_bytes
-from seq2seq.training.memory_check import step_memory
+from seq2seq.training.memory_check import step_memory, stored_bytes
 from seq2seq.training.optimizer import make_optimizer
 from seq2seq.training.parallel import parallel_train_step, place_batch, split_rows
 from seq2seq.training.step import init_state, make_train_step
@@ -42,12 +41,12 @@ class FullStep:
     def __init__(self, config: ModelConfig):
         training, model = TrainingConfig(), Transformer(config)
         optimizer = make_optimizer(training, config.d_model)
-        self._step = parallel_train_step(make_train_step(model, optimizer, training))
+        self._step = parallel_train_step(make_train_step(model, optimizer, training), 1)
         self._state = init_state(model, optimizer, training)
 
     def place(self, batch: Batch) -> Batch:
         """The batch on the devices."""
-        return place_batch(split_rows(batch, jax.local_device_count(), 1))
+        return place_batch(split_rows(batch, jax.local_device_count(), 1), 1)
 
     def compile(self, batch: Batch) -> int | None:
         """Compile the step; the bytes that it needs on each device, the state included.
@@ -59,7 +58,7 @@ class FullStep:
             return None
         if free is not None and needed[0] > free:
             raise MemoryError(f"out of memory: a step needs {needed[0]} bytes, {free} are free")
-        return needed[0] + num_bytes(self._state)
+        return needed[0] + stored_bytes(self._state)
 
     def __call__(self, batch: Batch) -> jax.Array:
         """Do a step; the loss."""

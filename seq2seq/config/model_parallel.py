@@ -7,10 +7,10 @@ from seq2seq.model.placement import divisors
 from seq2seq.runtime.errors import CONFIGURATION, UserError
 
 
-def check_model_parallel(name: str, value: int, model: ModelConfig, devices: int) -> None:
+def check_model_parallel(name: str, value: int, model: ModelConfig, devices: int | None) -> None:
     """UserError(CONFIGURATION) if the option `name` is not a number of devices, out of `devices` of
-    a host, among which the model can be divided."""
-    possible = divisors(model, devices)
+    a host (None: any number), among which the model can be divided."""
+    possible = divisors(model, devices or model.num_heads)
     if value in possible:
         return
     sizes = f"model.num_heads={model.num_heads}, model.d_ff={model.d_ff}"
@@ -19,7 +19,8 @@ def check_model_parallel(name: str, value: int, model: ModelConfig, devices: int
     raise UserError(
         CONFIGURATION,
         f"{name}={value} does not divide this model among the devices of a host: expected "
-        f"{' or '.join(map(str, possible))} with {sizes} and {devices} devices",
+        f"{' or '.join(map(str, possible))} with {sizes}"
+        + (f" and {devices} devices" if devices else ""),
     )
 
 

@@ -87,6 +87,7 @@ class TrainingConfig(Options):
         "divisor of the heads, of d_ff and of the devices of a host",
         unit="devices",
         minimum=1,
+        maximum=256,
     )
     r_drop: float = option(
         0.0,

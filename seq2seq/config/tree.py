@@ -76,13 +76,13 @@ class Config(Options):
     def _check_model_parallel(self) -> None:
         from seq2seq.model.placement import divisors  # which imports jax
 
-        model, together = self.model, self.training.model_parallel
-        if together not in divisors(model, together):
+        model, devices = self.model, self.training.model_parallel
+        if devices not in divisors(model, devices):
             possible = divisors(model, model.num_heads)
             raise ValueError(
                 f"training.model_parallel must be {' or '.join(map(str, possible))} with "
                 f"model.kind={model.kind}, model.num_heads={model.num_heads} and "
-                f"model.d_ff={model.d_ff}, got {together}"
+                f"model.d_ff={model.d_ff}, got {devices}"
             )
 
     @property

@@ -38,10 +38,14 @@ def search_lines(translator: Translator, target: Target) -> Iterator[str]:
     works alone.
     """
     engine, options = translator.engine, translator.decoding
-    together = options.model_parallel
+    model_parallel = options.model_parallel
     for model in engine.models:
-        check_model_parallel("--model_parallel", together, model.config, target.devices_of_host)
-    owner = "one device" if together == 1 else f"a copy of the model on {together} devices"
+        check_model_parallel(
+            "--model_parallel", model_parallel, model.config, target.devices_of_host
+        )
+    owner = (
+        "one device" if model_parallel == 1 else f"a copy of the model on {model_parallel} devices"
+    )
     set_sizes(engine, options, target)
     beams = options.samples or options.beam_size
     for bucket in reversed(engine.buckets):
@@ -56,7 +60,7 @@ def search_lines(translator: Translator, target: Target) -> Iterator[str]:
             yield fitting_batch_size(translator, bucket, report, target)
         elif report.step:
             seconds = report.binding(target)[1]
-            exchanged = f", {exchange_text(report)}" if together > 1 else ""
+            exchanged = f", {exchange_text(report)}" if model_parallel > 1 else ""
             yield (
                 f"  a step: {report.step / 1e9:.3g} GB accessed{exchanged}, at least "
                 f"{1e3 * seconds:.3g} ms: at most {lanes / seconds / bucket:,.0f} sentences/s of "
@@ -89,15 +93,15 @@ def too_large(translator: Translator, bucket: int, target: Target) -> str:
     engine = translator.engine
     models = [model.config for model in engine.models]
 
-    def report_of(together: int) -> Report | None:
-        options = replace(translator.decoding, batch_size=1, model_parallel=together)
+    def report_of(model_parallel: int) -> Report | None:
+        options = replace(translator.decoding, batch_size=1, model_parallel=model_parallel)
         divided = Engine(models, options, engine.options, engine.forced)
         set_sizes(divided, options, target)
         return compiled_report(search_program(divided, engine.params(), bucket, target))
 
     larger = larger_values(engine.model_parallel, models, target.devices_of_host)
-    if together := first_that_fits(report_of, larger, target):
-        return f"  not even one sentence fits; one fits with --model_parallel={together}"
+    if fitting := first_that_fits(report_of, larger, target):
+        return f"  not even one sentence fits; one fits with --model_parallel={fitting}"
     return "  not even one sentence fits: lower --beam_size or --max_extra_length"
 
 

@@ -19,7 +19,13 @@ from seq2seq.files.remote import check_url, is_remote
 from seq2seq.runtime.errors import CHECKPOINT, CONFIGURATION, UserError
 
 SCHEME = "hf://"
-NAME = re.compile(r"hf://(?P<repository>[\w.-]+/[\w.-]+)(?:@(?P<revision>[^\s@?#]+))?")
+# The rules of the Hub: a revision becomes a path in the cache, so it may not have a part "..".
+PART = r"(?![.-])(?:(?!--|\.\.)[\w.-])+(?<![.-])(?<!\.git)"
+REVISION_PART = r"(?!\.)(?:(?!\.\.)[^\s@?#/\\])+"
+NAME = re.compile(
+    rf"hf://(?P<repository>{PART}/{PART})(?:@(?P<revision>{REVISION_PART}(?:/{REVISION_PART})*))?",
+    re.ASCII,
+)
 COMMIT = "[0-9a-f]{40}"
 SNAPSHOT = re.compile(rf".*/models--([\w.-]+?)--([\w.-]+)/snapshots/({COMMIT})")
 

@@ -171,8 +171,9 @@ def base_directory(adapter: Path) -> Path:
     if not isinstance(name, str) or not name or not isdir(adapter / name):
         fields.refuse(
             field,
-            f"the directory of the base model, absolute or relative to {adapter}; download the "
-            "base model and write its path there",
+            f"the directory of the base model, absolute or relative to {adapter}, or for an "
+            "adapter from the Hub OWNER/NAME; download both models and write the path of the base "
+            "model there",
         )
     return adapter / name
 

@@ -145,5 +145,6 @@ def load_marian(
     """The parameters, see `read_params`."""
     weights = open_weights(directory, "MarianMTModel")
     if NOTE in read_json(directory / "config.json"):
-        return read_with_start_row(weights, config)
+        params = read_with_start_row(weights, config)
+        return params if placer is None else placer.place_all(params)
     return read_params(tensors(config), redundant_tensors(config), weights, config, placer)

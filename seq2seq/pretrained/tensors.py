@@ -180,8 +180,8 @@ def read_params(
             array = our_layout(stored[tensor.first_row :], tensor.path, config)
             if placer is None:
                 array = aligned(array)
-            if tensor.path[-1] == "table":
-                done[name] = array
+                if tensor.path[-1] == "table":
+                    done[name] = array
         parent = params
         for part in tensor.path[:-1]:
             parent = parent.setdefault(part, {})

@@ -16,7 +16,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save_file
 
 from seq2seq.files.output_files import sync_to_disk
-from seq2seq.files.weight_names import INDEX, WEIGHT_FILES, weight_names
+from seq2seq.files.weight_names import INDEX, OF_TRAINING, WEIGHT_FILES, weight_names
 from seq2seq.pretrained.flax_files import FlaxFile, torch_name
 from seq2seq.pretrained.json_fields import read_json
 from seq2seq.pretrained.torch_files import TorchFile
@@ -26,8 +26,6 @@ from seq2seq.runtime.errors import CHECKPOINT, UserError
 # The readers of other files than safetensors, by their suffix.
 READERS: dict[str, type[TorchFile] | type[FlaxFile]] = {".bin": TorchFile, ".msgpack": FlaxFile}
 DTYPES = ("F64", "F32", "F16", "BF16")  # of the weights, as safetensors names them
-# Files beside the weights of a checkpoint of transformers' Trainer.
-OF_TRAINING = "training_args", "optimizer", "scheduler", "rng_state", "scaler"
 CONVERT = (
     "if you trust it, convert it with transformers: {}.from_pretrained(DIR).save_pretrained(DIR)"
 )

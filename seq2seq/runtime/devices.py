@@ -10,15 +10,12 @@ import warnings
 from contextlib import suppress
 from pathlib import Path
 from tempfile import TemporaryFile
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from seq2seq.runtime.errors import INTERNAL, UserError
 from seq2seq.runtime.jax_settings import check_settings, fix_settings
 from seq2seq.runtime.paths import cache_directory
 from seq2seq.runtime.streams import note
-
-if TYPE_CHECKING:
-    pass
 
 DEVICE_COUNT = "xla_force_host_platform_device_count"  # in XLA_FLAGS
 DETERMINISTIC = "--xla_gpu_deterministic_ops=true"
@@ -28,6 +25,7 @@ DETERMINISTIC = "--xla_gpu_deterministic_ops=true"
 FUSIONS = "xla_cpu_experimental_ynn_fusion_type"
 CACHE_BYTES = 2_000_000_000
 PROGRAM_BYTES = 100_000  # about the size of a small program in the cache
+MOST_CPU_DEVICES = 256
 MOST_CORES = 8  # that are used at once: each needs memory of its own
 CACHE_ENTRY = re.compile(r".+-[0-9a-f]{64}-cache")  # names of jax's entries
 
@@ -108,9 +106,15 @@ def prepare_jax_by_default(cpu_devices: int = 1) -> None:
     if DEVICE_COUNT in os.environ.get("XLA_FLAGS", "") or devices > 0:
         return
     try:
-        prepare_jax(cache or "", cpu_devices, decoding_only=True)
+        prepare_jax(cache or "", cpu_devices_for(cpu_devices), decoding_only=True)
     except RuntimeError:  # before any change, after a backend has started
         pass
+
+
+def cpu_devices_for(model_parallel: Any) -> int:
+    """The CPU devices on which a model can be divided so; 1 for a value that is invalid."""
+    valid = isinstance(model_parallel, int) and 1 <= model_parallel <= MOST_CPU_DEVICES
+    return model_parallel if valid else 1
 
 
 def _note_fork() -> None:

@@ -143,7 +143,8 @@ def max_over_processes(*values: int) -> np.ndarray | jax.Array:
 @cache
 def _device_max() -> Callable[[np.ndarray], jax.Array]:
     """The elementwise maximum over all devices of all processes."""
-    return jax.pmap(partial(jax.lax.pmax, axis_name="devices"), "devices", out_axes=None)
+    axis = "all devices"
+    return jax.pmap(partial(jax.lax.pmax, axis_name=axis), axis, out_axes=None)
 
 
 def local_part(batch: Any) -> Any:

@@ -38,12 +38,17 @@ def training_lines(config: Config, target: Target) -> Iterator[str]:
     """The lines of the report on training and evaluation, each as soon as it is known."""
     config = with_vocabulary_sizes(config)
     devices, accumulate = len(target.devices), config.training.accumulate
-    together = config.training.model_parallel
-    check_model_parallel("training.model_parallel", together, config.model, target.devices_of_host)
-    copies, owner = devices // together, "device" if together == 1 else "copy of the model"
+    model_parallel = config.training.model_parallel
+    check_model_parallel(
+        "training.model_parallel", model_parallel, config.model, target.devices_of_host
+    )
+    copies, owner = (
+        devices // model_parallel,
+        "device" if model_parallel == 1 else "copy of the model",
+    )
     rows = -(-config.rows_at_a_time // copies)
     lengths = f"{config.data.source_length} + {config.data.target_length}"
-    shared = f", {together} for each copy of the model" if together > 1 else ""
+    shared = f", {model_parallel} for each copy of the model" if model_parallel > 1 else ""
     yield (
         f"training step for {target.name}, {devices} devices{shared}: {rows} rows of {lengths} "
         f"tokens in each of {accumulate} micro-batches of a {owner}"
@@ -74,13 +79,15 @@ def too_large(config: Config, target: Target) -> str:
     which it does."""
     training = config.training
 
-    def report_of(together: int) -> Report | None:
-        divided = replace(config, training=replace(training, model_parallel=together))
+    def report_of(model_parallel: int) -> Report | None:
+        divided = replace(config, training=replace(training, model_parallel=model_parallel))
         return compiled_report(step_program(divided, 1, target))
 
     larger = larger_values(training.model_parallel, [config.model], target.devices_of_host)
-    if together := first_that_fits(report_of, larger, target):
-        return f"  not even one row fits; one row fits with training.model_parallel={together}"
+    if model_parallel := first_that_fits(report_of, larger, target):
+        return (
+            f"  not even one row fits; one row fits with training.model_parallel={model_parallel}"
+        )
     return "  not even one row fits: lower data.source_length and data.target_length"
 
 
@@ -130,10 +137,8 @@ def evaluation_program(config: Config, rows: int, target: Target) -> Traced:
     step = make_eval_step(model, config.training)
     copies = len(target.devices) // config.training.model_parallel
     batch = split_rows(empty_rows(config, rows * copies), copies)
-    mesh, params = (
-        mesh_of(target.devices, config.training.model_parallel),
-        parameter_shapes(config.model),
-    )
+    mesh = mesh_of(target.devices, config.training.model_parallel)
+    params = parameter_shapes(config.model)
     return sharded_step(step, mesh).trace(
         shapes_of(params, shardings(params, mesh)), shapes_of(batch, by_copy(mesh))
     )

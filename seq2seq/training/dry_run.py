@@ -97,8 +97,8 @@ def do_one_step(config: Config, run: Run, batches: Batches, resumes: bool) -> No
     """Make the state, check memory and disk space, and do one step. `resumes`: the parameters of
     training.init_from, which may not exist any more, are not used."""
     devices, model = jax.local_device_count(), make_model(config.model)
-    together = config.training.model_parallel
-    check_model_parallel("training.model_parallel", together, config.model, devices)
+    model_parallel = config.training.model_parallel
+    check_model_parallel("training.model_parallel", model_parallel, config.model, devices)
     optimizer = make_optimizer(config.training, config.model.d_model, config.model.weights_dtype)
     check_state(state_shapes(model, optimizer, config.training), config)
     params = None if resumes else initial_params(config, run)

@@ -8,7 +8,7 @@ Axes: M micro-batches · B rows of a copy of the model and micro-batch.
 A copy of the model lies on training.model_parallel devices, by default one. Each process makes the
 rows of its own copies and places them there; every copy has the state (`place_state`). The `psum`
 of seq2seq/training/step.py adds gradients and counts over all copies. Within a copy XLA divides the
-products as the placement of the parameters says (seq2seq/runtime/mesh.py).
+products as the placement of the parameters says (model/placement.py).
 
 In one process, with a device for each copy, a step runs under pmap, which is jit and shard_map
 inside and converts nothing there. In several processes pmap would convert the whole state between

@@ -33,11 +33,11 @@ def announce(config: Config, run: Run, batches: Batches, position: DataPosition)
     epoch = batches.summary(position)
     about = "" if epoch.exact else "about "
     kind, platform = jax.devices()[0].device_kind, jax.default_backend()
-    together = config.training.model_parallel
+    model_parallel = config.training.model_parallel
     run.log(
         f"devices: {jax.device_count()} × {kind} ({platform})"
         + (f", {processes.count()} processes" if processes.count() > 1 else "")
-        + (f", {together} for each copy of the model" if together > 1 else "")
+        + (f", {model_parallel} for each copy of the model" if model_parallel > 1 else "")
     )
     if hint := precision_hint(config.model.dtype, "training"):
         run.log(hint)

@@ -45,14 +45,19 @@ def initial_params(config: Config, run: Run) -> Any:
     """The parameters of training.init_from, see `load_params`; None without it, for random ones."""
     if not (init_from := config.training.init_from):
         return None
-    model_parallel = config.training.model_parallel
-    placer = Placer(local_mesh(model_parallel)) if model_parallel > 1 else None
     # The commit with which the run began, also if it is resumed before its first checkpoint.
     recorded = intact_facts(run.path / "run.json").get("init_from")
     start = str(run.init_from or recorded or init_from)
-    params = load_params(model_directory(start), "best", placer)
+    params = load_params(model_directory(start), "best", placer_of(config))
     run.log(f"started from the parameters of {start}")
     return params
+
+
+def placer_of(config: Config) -> Placer | None:
+    """What puts parameters on the devices of each copy of the model while they are read; None: they
+    are read as NumPy arrays, because each device has all of them."""
+    model_parallel = config.training.model_parallel
+    return Placer(local_mesh(model_parallel)) if model_parallel > 1 else None
 
 
 def restored_position(

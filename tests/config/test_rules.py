@@ -145,6 +145,8 @@ ACCEPTED = [
     {"training__optimizer": "adafactor", "training__weight_decay": 0.1},
     {"training__r_drop": 2.0, "model__dropout": 0.0, "model__attention_dropout": 0.1},
     {"decoding__nbest": 7, "decoding__samples": 1},
+    {"decoding__samples": 1024, "decoding__mbr": "chrf"},
+    {"decoding__samples": 1025},
 ]
 REFUSED = [
     ({"model__max_length": 299}, "300"),
@@ -174,6 +176,7 @@ REFUSED = [
     ),
     ({"training__r_drop": 2.0, "model__dropout": 0.0}, "training.r_drop=2.0 has no effect"),
     ({"decoding__beam_size": 0}, "beam_size"),
+    ({"decoding__samples": 1025, "decoding__mbr": "chrf"}, "at most 1024, got 1025"),
 ]
 
 

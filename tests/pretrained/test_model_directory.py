@@ -233,6 +233,12 @@ def test_what_cannot_be_fetched_is_refused_in_one_line(hub, models, tmp_path):
         ("hf://n", CONFIGURATION, "hf://n is malformed: expected hf://OWNER/NAME or"),
         ("hf://o/n@", CONFIGURATION, "is malformed: expected hf://OWNER/NAME or"),
         ("hf://o/n/x.bin", CONFIGURATION, "is malformed: expected hf://OWNER/NAME or"),
+        # A revision becomes a path in the cache; the others are no names of the Hub.
+        ("hf://o/n@../../../x", CONFIGURATION, "is malformed: expected hf://OWNER/NAME or"),
+        ("hf://o/n@refs//pr", CONFIGURATION, "is malformed: expected hf://OWNER/NAME or"),
+        ("hf://-o/n", CONFIGURATION, "is malformed: expected hf://OWNER/NAME or"),
+        ("hf://o/x--y", CONFIGURATION, "is malformed: expected hf://OWNER/NAME or"),
+        ("hf://o/n.git", CONFIGURATION, "is malformed: expected hf://OWNER/NAME or"),
         ("hf://user:secret@o/n", CONFIGURATION, "^hf://…@o/n is malformed.*, got 'hf://…@o/n'$"),
     ):
         with pytest.raises(UserError, match=message) as caught:

@@ -342,7 +342,7 @@ def test_a_model_beside_an_adapter_is_not_used(copied):
     original = {file.name: file.read_bytes() for file in copied.iterdir()}
     fields = {"peft_type": "LORA", "base_model_name_or_path": "org/base", "r": 1, "lora_alpha": 1}
     for name, content, message in (
-        ("adapter_config.json", fields, "base_model_name_or_path='org/base' .* download the base"),
+        ("adapter_config.json", fields, "base_model_name_or_path='org/base' .* download both"),
         ("adapter_model.safetensors", {}, "adapter_config.json cannot be read: No such file"),
         ("adapter_model.bin", {}, "adapter_config.json cannot be read: No such file"),
         ("adapter_config.json", [], "adapter_config.json is malformed"),

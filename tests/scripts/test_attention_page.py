@@ -111,8 +111,8 @@ def translator(run):
 def shared(run, translator, monkeypatch):
     """Pages of `run` share the programs of its translator in this process."""
 
-    def load(directory, checkpoint, source_language, target_language, nbest, samples):
-        assert (directory, checkpoint, nbest, samples) == (run, "best", 1, 0)
+    def load(directory, checkpoint, source_language, target_language, nbest, samples, mbr):
+        assert (directory, checkpoint, nbest, samples, mbr) == (run, "best", 1, 0, "")
         assert source_language == target_language == ""
         return translator
 

@@ -44,7 +44,8 @@ def attention_of(
     bucket = next(size for size in engine.buckets if size >= max(source, target))
     pad_id = module.config.pad_id
     padded: list[Any] = [x for ids in pair[:2] for x in pad([ids], 1, bucket, pad_id)]
-    weights = jax.device_get(attention_weights(module, variables, GivenPairs(*padded)))
+    with engine.exclusive():
+        weights = jax.device_get(attention_weights(module, variables, GivenPairs(*padded)))
 
     def stacked(layers: Sequence[np.ndarray], queries: int, keys: int) -> np.ndarray:
         cut = [weights[0, :, :queries, :keys] for weights in layers]  # of each layer [H, T, S]

@@ -1,5 +1,6 @@
 """Batches for the devices: sort lines into length buckets, divide them among threads, pad them,
-split them over devices. A line is its index in a window; lengths include the end token."""
+split them over the copies of the models. A line is its index in a window; lengths include the end
+token."""
 
 from collections.abc import Callable, Iterator, Sequence
 
@@ -84,12 +85,12 @@ def pad(
     return ids, lengths
 
 
-def distribute(x: np.ndarray, devices: int) -> np.ndarray:
-    """[rows, …] → [devices, rows per device, …]. The devices take rows in turn, so that all get
-    sentences of similar lengths."""
-    return x.reshape(-1, devices, *x.shape[1:]).swapaxes(0, 1)
+def distribute(x: np.ndarray, copies: int) -> np.ndarray:
+    """[rows, …] → [copies of the models, rows of a copy, …]. The copies take rows in turn, so that
+    all get sentences of similar lengths."""
+    return x.reshape(-1, copies, *x.shape[1:]).swapaxes(0, 1)
 
 
 def merge_devices(x: np.ndarray) -> np.ndarray:
-    """[devices, rows per device, …] → [rows, …], the inverse of `distribute`."""
+    """[copies, rows of a copy, …] → [rows, …], the inverse of `distribute`."""
     return x.swapaxes(0, 1).reshape(-1, *x.shape[2:])

@@ -9,8 +9,10 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from functools import cached_property, partial
+from threading import Lock
 from typing import Any
 
 import jax
@@ -49,6 +51,8 @@ from seq2seq.model.search.translate import Request
 from seq2seq.runtime.control import Control
 from seq2seq.runtime.devices import check_not_forked, usable_cores
 from seq2seq.runtime.memory import device_memory
+
+EXCLUSIVE = Lock()
 
 
 class Engine:
@@ -97,6 +101,11 @@ class Engine:
     def placers(self) -> list[Placer | None]:
         """See `placers_of`."""
         return placers_of(self.models, self.model_parallel)
+
+    def exclusive(self) -> AbstractContextManager[Any]:
+        """A context for running a program. Programs in which devices wait for each other must start
+        in the same order on all devices, so of two threads one waits."""
+        return EXCLUSIVE if self.model_parallel > 1 else nullcontext()
 
     def use(self, *params: Any) -> None:
         """Set the parameters of each model. Nothing is compiled again. UserError as
@@ -159,9 +168,11 @@ class Engine:
 
     def description(self) -> str:
         """The devices, and the shapes that may be compiled, each on its first use."""
-        sizes, together = self.sizes, self.model_parallel
+        sizes = self.sizes
         shapes = ", ".join(f"{bucket} × {sizes.lanes(bucket)}" for bucket in self.buckets)
-        copies = f"{sizes.copies} × {together}" if together > 1 else sizes.copies
+        copies = str(sizes.copies)
+        if self.model_parallel > 1:
+            copies = f"{copies} × {self.model_parallel}"
         return (
             f"{copies} devices ({jax.default_backend()}), {sizes.calls} calls at once; at "
             f"most {len(self.buckets)} programs, source tokens × sentences: {shapes}"
@@ -259,7 +270,7 @@ class Engine:
         return jax.tree.map(self.distribute, request)  # [copies, Q, …]
 
     def _search(self, program: Program) -> Callable[..., Hypotheses]:
-        """(variables, request) → Hypotheses; arrays begin with an axis of devices."""
+        """(variables, request) → Hypotheses; arrays begin with an axis of copies."""
         run = compiled(program)
         return lambda *arguments: run(*arguments, self.values)
 
@@ -268,9 +279,10 @@ class Engine:
     ) -> tuple[Hypotheses | None, float]:
         """The hypotheses of a call, None if the devices ran out of memory; and its seconds."""
         start = time.perf_counter()
-        hypotheses = self.sizes.run_or_halve(
-            program.lanes, program.bucket, lambda: jax.device_get(search(*arguments))
-        )
+        with self.exclusive():
+            hypotheses = self.sizes.run_or_halve(
+                program.lanes, program.bucket, lambda: jax.device_get(search(*arguments))
+            )
         return hypotheses, time.perf_counter() - start
 
     def _results(self, call: Call) -> Results:

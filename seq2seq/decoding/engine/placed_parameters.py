@@ -36,8 +36,10 @@ def placers_of(models: Sequence[EncoderDecoder], model_parallel: int) -> list[Pl
 
 def check_divides(models: Sequence[EncoderDecoder], model_parallel: int) -> None:
     """UserError(CONFIGURATION) if a model cannot be divided among so many devices."""
+    devices: int | None = jax.local_device_count()
+    if jax.default_backend() == "cpu" and devices == model_parallel:
+        devices = None  # they were made for this number
     for model in models:
-        devices = jax.local_device_count()
         check_model_parallel("decoding.model_parallel", model_parallel, model.config, devices)
 
 

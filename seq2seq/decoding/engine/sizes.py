@@ -157,7 +157,7 @@ def sizes_of(
     batch_size = options.batch_size or automatic_batch_size(
         models, options, choices, machine.memory
     )
-    # The devices of a copy wait for each other: a CPU must not run two such programs at once.
+    # The devices of a copy wait for each other, so two such programs must not run at once.
     call_per_core = choices.call_per_core and options.model_parallel == 1
     calls = max(1, machine.cores // copies) if call_per_core else 1
     lines = batch_size * copies * calls

@@ -146,7 +146,8 @@ class TeacherForcing:
             after[: len(pairs)] = [pair.after for pair in pairs]
         marks = None if free is None and after is None else (free, after)
         arrays = jax.tree.map(engine.distribute, (GivenPairs(*padded), marks))
-        forced = jax.device_get(self._run(engine.variables, engine.options.weights, *arrays))
+        with engine.exclusive():
+            forced = jax.device_get(self._run(engine.variables, engine.options.weights, *arrays))
         log_probs, attended = jax.tree.map(merge_devices, forced)  # [B, T]; [B, T] or None
         return [
             self._scored(pair, log_probs[row], [] if attended is None else attended[row].tolist())

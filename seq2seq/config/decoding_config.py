@@ -182,15 +182,11 @@ class DecodingConfig(Options):
                 f"{self.nbest} > {self.beam_size}"
             )
         candidates = self.samples or self.nbest
-        if self.mbr and candidates < 2:
+        if self.mbr and not 2 <= candidates <= MOST_COMPARED:
             raise ValueError(
                 f"decoding.mbr={self.mbr} chooses among several translations: expected "
-                f"decoding.samples or decoding.nbest above 1, got {candidates}; add --samples=64"
-            )
-        if self.mbr and self.hypotheses > MOST_COMPARED:
-            raise ValueError(
-                f"decoding.mbr compares all hypotheses of a sentence, at most {MOST_COMPARED}, got "
-                f"{self.hypotheses}; lower decoding.samples or decoding.nbest"
+                f"decoding.samples or decoding.nbest from 2 to {MOST_COMPARED}, got {candidates}; "
+                "set --samples=64"
             )
         if self.horizon and self.stop != "exact":
             raise ValueError(

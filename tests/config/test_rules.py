@@ -176,7 +176,7 @@ REFUSED = [
     ),
     ({"training__r_drop": 2.0, "model__dropout": 0.0}, "training.r_drop=2.0 has no effect"),
     ({"decoding__beam_size": 0}, "beam_size"),
-    ({"decoding__samples": 1025, "decoding__mbr": "chrf"}, "at most 1024, got 1025"),
+    ({"decoding__samples": 1025, "decoding__mbr": "chrf"}, "from 2 to 1024, got 1025"),
 ]
 
 

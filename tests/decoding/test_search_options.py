@@ -97,7 +97,7 @@ REFUSED = {
     "power_penalty must be true or false, got 'no'": dict(power_penalty="no"),
     "suppress must be a string, got None": dict(suppress=None),
     "min_length must be at most decoding.max_length, got 9 > 5": dict(min_length=9, max_length=5),
-    "samples or decoding.nbest above 1, got 1; add --samples": dict(mbr="bleu", nbest=1),
+    "samples or decoding.nbest from 2 to 1024, got 1; set --samples": dict(mbr="bleu", nbest=1),
     "mbr must be one of chrf, .*, got 'ter'": dict(mbr="ter", samples=4),
     "horizon must be 0 with decoding.stop=now": dict(horizon=1, stop="now"),
     "stop must be one of exact, bound, full, now, got 'never'": dict(stop="never"),

@@ -90,8 +90,8 @@ def extrapolated(low: Report, high: Report, position: float) -> Report:
     numbers = {name: at(getattr(low, name), getattr(high, name)) for name in names}
     kinds = {*low.exchanged, *high.exchanged}
     exchanged = Counter({kind: at(low.exchanged[kind], high.exchanged[kind]) for kind in kinds})
-    seconds = low.seconds + high.seconds
-    return high._replace(**numbers, exchanged=exchanged, seconds=seconds)
+    report = high._replace(**numbers, exchanged=exchanged)
+    return report._replace(seconds=low.seconds + high.seconds)
 
 
 def cells(report: Report | None, target: Target, work: float, steps: int) -> list[str]:

@@ -85,8 +85,7 @@ def extrapolated(low: Report, high: Report, position: float) -> Report:
     def at(a: float, b: float) -> int:
         return round(a + position * (b - a))
 
-    numbers_in = {name for name in Report._fields if isinstance(getattr(low, name), int | float)}
-    names = numbers_in - {"seconds"}
+    names = [name for name in Report._fields if isinstance(getattr(low, name), int | float)]
     numbers = {name: at(getattr(low, name), getattr(high, name)) for name in names}
     kinds = {*low.exchanged, *high.exchanged}
     exchanged = Counter({kind: at(low.exchanged[kind], high.exchanged[kind]) for kind in kinds})

@@ -41,13 +41,10 @@ def check_state(state: TrainState, config: Config) -> None:
     training, free = config.training, free_memory()
 
     def message(detail: str) -> str:
-        advice = []
-        if training.optimizer != "adafactor":
-            advice.append("training.optimizer=adafactor")
-        if more := more_devices(config, lambda n: bytes_on_device(state, n) <= (free or 0)):
-            advice.append(f"training.model_parallel={more}")
-        advice.append(smaller_model(config))
-        return f"out of memory, {detail}: start over with {' or '.join(advice)}"
+        less = "" if training.optimizer == "adafactor" else "training.optimizer=adafactor or "
+        more = more_devices(config, lambda n: bytes_on_device(state, n) <= (free or 0))
+        divide = f"set training.model_parallel={more}, or " if more else ""
+        return f"out of memory, {detail}: {divide}start over with {less}{smaller_model(config)}"
 
     needed = bytes_on_device(state, training.model_parallel)
     _require_free("the parameters and the optimizer need", needed, message)

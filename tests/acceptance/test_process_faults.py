@@ -119,14 +119,19 @@ def test_sigint_twice(bench, tmp_path, record_property):
 
 @MIDDLE
 def test_killed_inside_the_write(bench, whole, tmp_path, record_property):
-    run = tmp_path / "run"
-    code, lines = bench.train(run, fault=at("sync", 60, "KILL"))
-    assert code == KILLED and last_step(lines, "saved step ") == 2, lines
-    assert unfinished(run) == ["4"] and steps(run) == [2]
-    code, lines = bench.train_here(run)
-    assert code == 0 and last_step(lines, "resumed at step ") == 2, lines
-    assert sorted(os.listdir(run / "checkpoints")) == sorted(["8", "10", "12"])
-    assert final_state(run) == final_state(whole)
+    """Also with a model that two devices share, in two copies."""
+    shared = "--config.training.model_parallel=2"
+    code, lines = bench.train_here(tmp_path / "uninterrupted", shared)
+    assert code == 0, lines
+    for flags, uninterrupted in (((), whole), ((shared,), tmp_path / "uninterrupted")):
+        run = tmp_path / f"run{len(flags)}"
+        code, lines = bench.train(run, *flags, fault=at("sync", 60, "KILL"))
+        assert code == KILLED and last_step(lines, "saved step ") == 2, lines
+        assert unfinished(run) == ["4"] and steps(run) == [2]
+        code, lines = bench.train_here(run, *flags)
+        assert code == 0 and last_step(lines, "resumed at step ") == 2, lines
+        assert sorted(os.listdir(run / "checkpoints")) == sorted(["8", "10", "12"])
+        assert final_state(run) == final_state(uninterrupted)
     record_property("seen", "resumed at the previous step; no partial checkpoint left; all equal")
 
 

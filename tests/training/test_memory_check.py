@@ -139,12 +139,12 @@ def test_the_memory_of_the_optimizer_is_that_of_its_state(config, monkeypatch):
             memory_check.check_state(state, config)
         advice = str(refused.value).rpartition(": ")[2]
         assert advice == (
-            "start over with training.optimizer=adafactor or training.model_parallel=2 or a "
+            "set training.model_parallel=2, or start over with training.optimizer=adafactor or a "
             "smaller model"
         )
         # With four devices for a copy even less memory is enough.
         monkeypatch.setattr(memory_check, "free_memory", lambda: parameters)
-        with pytest.raises(UserError, match="or training.model_parallel=4 or"):
+        with pytest.raises(UserError, match="set training.model_parallel=4, or"):
             memory_check.check_state(state, config)
         memory_check.check_state(state, changed(config, training__model_parallel=4))
 

@@ -27,6 +27,7 @@ from seq2seq.training.parallel import pmap_train_step, split_rows
 from seq2seq.training.step import init_state, make_train_step
 from tests.support.documents import ROOT, TEXTS, Command, commands, fenced
 from tests.support.forked import call_forked
+from tests.support.hub_server import running_hub, use_endpoint
 from tests.support.in_process import call_in_process
 from tests.support.models.quick_search import quick_searches
 from tests.support.models.tiny_marian import sentencepiece, write_marian
@@ -219,13 +220,18 @@ def write_models(path: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["docs/TRAINING.md", "docs/DECODING.md", "docs/MODELS.md"])
-def test_the_commands_of_the_guides_run(name, tmp_path):
+def test_the_commands_of_the_guides_run(name, tmp_path, monkeypatch):
     if name == "docs/MODELS.md":
         write_models(tmp_path)
     else:
         nllb = {"source_begin": "{source}", "target_begin": "{target}"}
         write_multilingual_run(tmp_path / "nllb-200-distilled-600M", **nllb)
-    with object_storage("gs"), object_storage("s3"):
+    with object_storage("gs"), object_storage("s3"), running_hub() as hub:
+        if name == "docs/MODELS.md":
+            use_endpoint(monkeypatch, hub.url)
+            monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path / "cache"))
+            hub.add("Helsinki-NLP/opus-mt-en-de", tmp_path / "opus-mt-en-de")
+            hub.add("google-t5/t5-small", tmp_path / "flan-t5-base")
         remote.write("gs://bucket/news.de", b"eins zwei\n\ndrei\n")
         assert run_document(tmp_path, name) >= 6
         if name == "docs/DECODING.md":

@@ -27,7 +27,7 @@ from tests.pretrained.test_adapters import MARIAN
 from tests.pretrained.test_convert import ROOT, call, fine_tuning
 from tests.pretrained.test_weight_files import sharded
 from tests.support.adapters import write_adapter
-from tests.support.hub_server import commit_of, running_hub
+from tests.support.hub_server import commit_of, running_hub, use_endpoint
 from tests.support.models.tiny_marian import write_marian
 from tests.support.models.tiny_pretrained import change_json, write_fairseq, write_t5
 
@@ -52,13 +52,6 @@ SHARDS = [f"model-{part:05}-of-00003.safetensors" for part in (1, 2, 3)]
 def server():
     with running_hub() as hub:
         yield hub
-
-
-def use_endpoint(monkeypatch, url):
-    """What HF_ENDPOINT sets when huggingface_hub is imported."""
-    monkeypatch.setattr(constants, "ENDPOINT", url)
-    template = f"{url}/{{repo_id}}/resolve/{{revision}}/{{filename}}"
-    monkeypatch.setattr(constants, "HUGGINGFACE_CO_URL_TEMPLATE", template)
 
 
 @pytest.fixture

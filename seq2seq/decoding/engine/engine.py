@@ -28,7 +28,7 @@ from seq2seq.decoding.engine.buckets import (
 )
 from seq2seq.decoding.engine.calls import Call, Results, read_results
 from seq2seq.decoding.engine.compilation import CompilationAhead, wait_for
-from seq2seq.decoding.engine.placed_parameters import check_divides, placers_of
+from seq2seq.decoding.engine.placed_parameters import check_parameters, placers_of
 from seq2seq.decoding.engine.programs import Program, compiled, split
 from seq2seq.decoding.engine.requests import (
     limits_with_prefix,
@@ -111,7 +111,7 @@ class Engine:
         """Set the parameters of each model. Nothing is compiled again. UserError as
         `check_not_forked`."""
         check_not_forked()
-        check_divides(self.models, self.model_parallel)
+        check_parameters(self.models, self.model_parallel)
         bias_in_table = choices_of(jax.default_backend()).bias_in_table
         mesh = local_mesh(self.model_parallel)
         self.variables = [

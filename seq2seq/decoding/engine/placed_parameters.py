@@ -18,14 +18,14 @@ from seq2seq.runtime.memory import device_memory
 
 def placers_of(models: Sequence[EncoderDecoder], model_parallel: int) -> list[Placer | None]:
     """What puts the parameters of each model on the devices of its copies while they are read;
-    None: they are read as NumPy arrays, because each device has all of them.
+    None: they are read as NumPy arrays, because each device has all of them. Then no device is
+    used: a damaged file is refused before one is started.
 
-    UserError(CONFIGURATION) if a model cannot be divided, or if the parameters do not fit.
+    UserError as `check_parameters`.
     """
-    check_divides(models, model_parallel)
-    check_memory([model.config for model in models], model_parallel)
     if model_parallel == 1:
         return [None] * len(models)
+    check_parameters(models, model_parallel)
 
     def dtype(config: ModelConfig, path: Sequence[str], stored: Any) -> Any:
         return inference_dtype(config, path[-1], stored)
@@ -34,13 +34,15 @@ def placers_of(models: Sequence[EncoderDecoder], model_parallel: int) -> list[Pl
     return [Placer(mesh, partial(dtype, model.config)) for model in models]
 
 
-def check_divides(models: Sequence[EncoderDecoder], model_parallel: int) -> None:
-    """UserError(CONFIGURATION) if a model cannot be divided among so many devices."""
+def check_parameters(models: Sequence[EncoderDecoder], model_parallel: int) -> None:
+    """UserError(CONFIGURATION) if a model cannot be divided among so many devices, or if the
+    parameters do not fit."""
     devices: int | None = jax.local_device_count()
     if jax.default_backend() == "cpu" and devices == model_parallel:
         devices = None  # they were made for this number
     for model in models:
         check_model_parallel("decoding.model_parallel", model_parallel, model.config, devices)
+    check_memory([model.config for model in models], model_parallel)
 
 
 def check_memory(models: Sequence[ModelConfig], model_parallel: int) -> None:

@@ -86,12 +86,12 @@ def export_run(run: Path, checkpoint: str, directory: Path, model_type: str = ""
 
 def main() -> None:
     f = flags.FLAGS
-    given = {name for name in ("from_model", "to", "from_run", "to_model") if f[name].value}
-    if given == {"from_model", "to"}:
+    names = {name for name in ("from_model", "to", "from_run", "to_model") if f[name].value}
+    if names == {"from_model", "to"}:
         refuse_flags(["model_type", "checkpoint"], "with --from_model")
         check_no_comma("--to", f.to)
         import_model(model_directory(f.from_model).absolute(), Path(f.to).absolute())
-    elif given == {"from_run", "to_model"}:
+    elif names == {"from_run", "to_model"}:
         run = model_directory(f.from_run, f.checkpoint).absolute()
         export_run(run, f.checkpoint, Path(f.to_model).absolute(), f.model_type)
     else:

@@ -293,10 +293,10 @@ def _bytes_written(root: Line, inside: dict[str, Line], shapes: dict[str, int]) 
 
 def group_size(attributes: str) -> int:
     """How many devices take part in each exchange of an operation; 0: all."""
-    found = GROUPS.search(attributes)
-    if found is None:
+    groups = GROUPS.search(attributes)
+    if groups is None:
         return 0
-    first, size, axes, exchanging = found.groups()
+    first, size, axes, exchanging = groups.groups()
     if first:
         return first.count(",") + 1
     if size:

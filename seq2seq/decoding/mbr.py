@@ -27,8 +27,10 @@ def mbr_choice(texts: Sequence[str], utility: str) -> int:
 def mbr_hypothesis(hypotheses: Sequence[Hypothesis], utility: str) -> Hypothesis:
     """The hypothesis with the highest expected utility, which is set in it. Those that the search
     rules forbid, of score −inf, are no candidates unless all are."""
-    allowed = [each for each in hypotheses if each.score > float("-inf")] or hypotheses
-    utilities = expected_utilities([each.text for each in allowed], utility)
+    allowed = [
+        hypothesis for hypothesis in hypotheses if hypothesis.score > float("-inf")
+    ] or hypotheses
+    utilities = expected_utilities([hypothesis.text for hypothesis in allowed], utility)
     best = int(np.argmax(utilities))
     return allowed[best]._replace(utility=float(utilities[best]))
 

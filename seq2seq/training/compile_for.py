@@ -42,10 +42,8 @@ def training_lines(config: Config, target: Target) -> Iterator[str]:
     check_model_parallel(
         "training.model_parallel", model_parallel, config.model, target.devices_of_host
     )
-    copies, owner = (
-        devices // model_parallel,
-        "device" if model_parallel == 1 else "copy of the model",
-    )
+    copies = devices // model_parallel
+    owner = "device" if model_parallel == 1 else "copy of the model"
     rows = -(-config.rows_at_a_time // copies)
     lengths = f"{config.data.source_length} + {config.data.target_length}"
     shared = f", {model_parallel} for each copy of the model" if model_parallel > 1 else ""

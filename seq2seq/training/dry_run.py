@@ -33,7 +33,7 @@ from seq2seq.training.memory_check import (
     stored_bytes,
 )
 from seq2seq.training.optimizer import make_optimizer
-from seq2seq.training.parallel import parallel_train_step, place_batch, split_rows
+from seq2seq.training.parallel import parallel_train_step, place_rows
 from seq2seq.training.progress import announce
 from seq2seq.training.resume import initial_params, restored_position
 from seq2seq.training.step import TrainState, init_state, make_train_step, state_shapes
@@ -112,12 +112,9 @@ def do_one_step(config: Config, run: Run, batches: Batches, resumes: bool) -> No
         f"one batch: {batch.labels.size:,} target tokens, "
         f"{int((batch.target_segments > 0).sum()):,} without padding"
     )
-    training = config.training
-    copies = jax.local_device_count() // training.model_parallel
-    batch = split_rows(batch, copies, training.accumulate)
-    batch = place_batch(batch, training.model_parallel)
-    train_step = make_train_step(model, optimizer, training)
-    step = parallel_train_step(train_step, training.model_parallel)
+    batch = place_rows(batch, config.training)
+    train_step = make_train_step(model, optimizer, config.training)
+    step = parallel_train_step(train_step, model_parallel)
     check_step(log_step_memory(run, step, state, batch), config)
     started = time.perf_counter()
     _, metrics = jax.block_until_ready(step(state, batch))

@@ -38,11 +38,12 @@ NARROW = "a lower --config.model.d_model"  # makes an RNN smaller
 
 def check_state(state: TrainState, config: Config) -> None:
     """Raise UserError(CONFIGURATION) if the shapes of a TrainState do not fit into free memory."""
-    training, free = config.training, free_memory()
+    training = config.training
 
     def message(detail: str) -> str:
         less = "" if training.optimizer == "adafactor" else "training.optimizer=adafactor or "
-        more = more_devices(config, lambda n: bytes_on_device(state, n) <= (free or 0))
+        free = free_memory() or 0
+        more = more_devices(config, lambda n: bytes_on_device(state, n) <= free)
         divide = f"set training.model_parallel={more}, or " if more else ""
         return f"out of memory, {detail}: {divide}start over with {less}{smaller_model(config)}"
 

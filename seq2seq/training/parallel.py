@@ -2,8 +2,8 @@
 
 Axes: M micro-batches · B rows of a copy of the model and micro-batch.
 
-    Batches.iterate (a thread) → split_rows [copies, M, B, …] → place_batch → the step on each
-    copy: scan over M → psum → one division by the tokens of the global batch → update
+    Batches.iterate (a thread) → place_rows [copies, M, B, …] → the step on each copy:
+    scan over M → psum → one division by the tokens of the global batch → update
 
 A copy of the model lies on training.model_parallel devices, by default one. Each process makes the
 rows of its own copies and places them there; every copy has the state (`place_state`). The `psum`
@@ -153,6 +153,12 @@ def _on_mesh(tree: Any, make_mesh: Callable[[int], Mesh]) -> Any:
         return jax.make_array_from_single_device_arrays(x.shape, new, parts)
 
     return jax.tree.map(on_mesh, tree)
+
+
+def place_rows(batch: Batch, config: TrainingConfig) -> Batch:
+    """The rows [rows, …] of this process as [copies, M, B, …], each on its copy."""
+    copies = jax.local_device_count() // config.model_parallel
+    return place_batch(split_rows(batch, copies, config.accumulate), config.model_parallel)
 
 
 def place_batch(batch: Batch, model_parallel: int) -> Batch:

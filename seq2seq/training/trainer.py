@@ -23,10 +23,9 @@ from seq2seq.training.optimizer import learning_rate_schedule
 from seq2seq.training.parallel import (
     local_copy,
     parallel_train_step,
-    place_batch,
     place_params,
+    place_rows,
     place_state,
-    split_rows,
 )
 from seq2seq.training.parts import TrainingParts
 from seq2seq.training.progress import Progress, Stopwatch, announce, reached_limit, with_profile
@@ -135,10 +134,7 @@ class Trainer:
 
     def _place(self, batch: Batch) -> Batch:
         """[rows, …] → [copies, micro-batches, B, …], on the copies of this process."""
-        training = self.config.training
-        copies = jax.local_device_count() // training.model_parallel
-        rows = split_rows(batch, copies, training.accumulate)
-        return place_batch(rows, training.model_parallel)
+        return place_rows(batch, self.config.training)
 
     def _do_step(self, stream: BatchStream) -> None:
         """Start a training step on the next batch, then report the step before it."""

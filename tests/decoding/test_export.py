@@ -442,8 +442,8 @@ def test_an_unsupported_export_is_one_line_before_any_device_is_used(flag, train
     if "codes" in flag and not (trained / "codes").exists():
         write_multilingual_run(trained / "codes", target_begin="{target}")
     expected_code, part = BAD[flag]
-    given = flag.format(d=trained).split()
-    flags = with_defaults(given, workdir=trained / "run", to=trained / "b.zip")
+    changed_flags = flag.format(d=trained).split()
+    flags = with_defaults(changed_flags, workdir=trained / "run", to=trained / "b.zip")
     code, out, err, _ = call_in_process(export_command, *flags, devices=False)
     assert (code, out, len(err)) == (expected_code, "", 1), err
     assert err[0].startswith("error: ") and part in err[0]

@@ -66,9 +66,9 @@ def test_the_first_of_the_best_hypotheses_is_chosen_and_those_that_rules_forbid_
 
 def shortened(*arguments):
     """The search `repeat`, of which sample i lacks the last i tokens."""
-    found = repeat(*arguments)
-    lengths = jnp.maximum(found.lengths - jnp.arange(found.lengths.shape[1]), 1)
-    return found._replace(lengths=lengths)
+    samples = repeat(*arguments)
+    lengths = jnp.maximum(samples.lengths - jnp.arange(samples.lengths.shape[1]), 1)
+    return samples._replace(lengths=lengths)
 
 
 @quick_searches(shortened)
@@ -78,7 +78,7 @@ def test_a_translator_returns_the_chosen_sample_with_its_scores():
     chosen = drawn.with_options(mbr="chrf")
     lines = ["eins zwei drei vier fünf sechs", "", "vier fünf", "elf zehn neun acht sieben"]
     whole, results = list(drawn.stream(lines)), list(chosen.stream(lines))
-    indices = [mbr_choice([each.text for each in line.hypotheses], "chrf") for line in whole]
+    indices = [mbr_choice([h.text for h in line.hypotheses], "chrf") for line in whole]
     assert len(set(indices)) > 1
     for line, index, result in zip(whole, indices, results, strict=True):
         (hypothesis,) = result.hypotheses
@@ -87,5 +87,5 @@ def test_a_translator_returns_the_chosen_sample_with_its_scores():
     assert chosen.translate(lines) == [result.text for result in results]
     item = Item(lines[0], lines[0])
     rendered = FORMATS["jsonl"].render(0, item._replace(line='{"text": ""}'), results[0], False)
-    utilities = expected_utilities([each.text for each in whole[0].hypotheses], "chrf")
+    utilities = expected_utilities([h.text for h in whole[0].hypotheses], "chrf")
     assert json.loads(rendered)["utility"] == pytest.approx(utilities.max())
